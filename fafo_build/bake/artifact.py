@@ -1,0 +1,95 @@
+"""The artifact of a class: spans of token ids, and what is needed to fill the slots between them.
+
+An artifact is all that a run needs of a class's prompts: `prompts/` and `classes/` are not read again. Its
+hash covers exactly what decides the ids that reach the engine. No I/O here; `store` reads and writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Literal
+
+from attrs import frozen
+
+Trim = Literal["none", "strip", "lstrip", "rstrip"]
+
+FORMAT = 1
+"""Version of the artifact's JSON form."""
+
+
+@frozen
+class ModelFingerprint:
+    """What a model is, as far as a client of a remote server can know it (architecture.md section 4)."""
+
+    name: str
+    """The declared path."""
+    revision: str | None
+    config_sha256: str
+    """64 hex digits; of the model's config.json as canonical JSON."""
+
+    @property
+    def digest(self) -> str:
+        """64 hex digits over the three."""
+        raise AssertionError  # completed by the owner of this module
+
+
+@frozen
+class Span:
+    """Token ids between slots, the same for every item."""
+
+    text: str
+    """What the ids stand for, special tokens included."""
+    ids: tuple[int, ...]
+
+
+@frozen
+class Hole:
+    """A place in one message that depends on the item, from its first item-dependent character on."""
+
+    message: int
+    """0-based number of the message."""
+    head: str
+    """The message's constant beginning: what its template renders before it first looks at the item, as the
+    chat template shows it (trimmed as `trim` says)."""
+    trim: Trim
+    """What the chat template does to the whole content of this message."""
+    template: str
+    """Name of the message's template in `Artifact.templates`."""
+
+
+@frozen
+class Slot:
+    """What is encoded as one text between two spans: literal text ('glue') and holes, in order."""
+
+    parts: tuple[str | int, ...]
+    """A str is literal text; an int is an index into `Artifact.holes`."""
+
+
+@frozen(slots=False)
+class Artifact:
+    """One baked class. `spans` has one more element than `slots`; they alternate, spans first and last."""
+
+    model: ModelFingerprint
+    tokenizer: str
+    """64 hex digits: sha256 of the tokenizer's JSON in build/tokenizers/."""
+    vocab_size: int
+    spans: tuple[Span, ...]
+    slots: tuple[Slot, ...]
+    holes: tuple[Hole, ...]
+    templates: Mapping[str, str]
+    """Name to source, comments removed: the messages with holes, and all that these include."""
+    vars: Mapping[str, Any]
+    """The class variables that those templates name."""
+    examples: tuple[Mapping[str, Any], ...]
+    """The few-shot rows, if those templates name them."""
+
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """The ids that every item of the class shares."""
+        return self.spans[0].ids
+
+    @cached_property
+    def hash(self) -> str:
+        """64 hex digits over the canonical JSON of all fields and the format version."""
+        raise AssertionError  # completed by the owner of this module

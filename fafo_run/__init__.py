@@ -1,0 +1,1 @@
+"""The run half of fafo: sources to queue, queue to engine, engine to results, and the proof over them."""
