@@ -6,10 +6,14 @@ one place, `fafo_run.cli`, through `render`. Anything that is not a `FafoError` 
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable
 from enum import IntEnum
 
 from attrs import frozen
+
+_WIDEST = 110
+"""Characters of a source line that are shown; an inline template may be one line of thousands."""
 
 
 class ExitCode(IntEnum):
@@ -59,13 +63,34 @@ class Problem:
         head = ": ".join(part for part in (self.where, self.field, self.message) if part)
         lines = [head]
         if self.source_line is not None:
-            shown = self.source_line.rstrip("\n").replace("\t", " ")
-            lines.append(f"    {shown}")
-            if self.column is not None:
-                lines.append("    " + " " * (self.column - 1) + "^")
+            shown, caret = _excerpt(self.source_line.rstrip("\r\n"), self.column)
+            lines.append(f"    {shown}".rstrip())
+            if caret is not None:
+                lines.append("    " + " " * caret + "^")
         if self.cure:
             lines.append(f"  cure: {self.cure}")
         return "\n".join(lines)
+
+
+def _excerpt(line: str, column: int | None) -> tuple[str, int | None]:
+    """Return the part of a line that is worth showing, and how many cells before the caret.
+
+    Tabs and control characters become spaces, so that the caret stands where it should and no file can
+    command a terminal; a character as wide as two letters counts as two.
+    """
+    shown = "".join(" " if unicodedata.category(char) == "Cc" else char for char in line)
+    at = min(column - 1, len(shown)) if column is not None else 0
+    start = max(0, at - _WIDEST // 2) if len(shown) > _WIDEST else 0
+    end = start + _WIDEST
+    before, after = ("…" if start else ""), ("…" if end < len(shown) else "")
+    caret = None if column is None else len(before) + sum(_cells(char) for char in shown[start:at])
+    return before + shown[start:end] + after, caret
+
+
+def _cells(char: str) -> int:
+    if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1
 
 
 class FafoError(Exception):
@@ -74,9 +99,7 @@ class FafoError(Exception):
     exit_code: ExitCode = ExitCode.USER_ERROR
 
     def __init__(self, problems: Problem | Iterable[Problem]) -> None:
-        self.problems: tuple[Problem, ...] = (
-            (problems,) if isinstance(problems, Problem) else tuple(problems)
-        )
+        self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
         super().__init__("\n".join(problem.message for problem in self.problems))
 
     @classmethod

@@ -1,0 +1,1 @@
+"""What a project declares: from `fafo.toml` and `classes/` to frozen objects."""

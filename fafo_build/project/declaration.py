@@ -20,6 +20,18 @@ FileFormat = Literal["jsonl", "csv", "parquet"]
 
 
 @frozen
+class ProjectTable:
+    """`[project]`: the project's name, and where its folders are."""
+
+    name: str
+    classes: str = "classes"
+    """Folders: relative to the project, or absolute."""
+    prompts: str = "prompts"
+    build: str = "build"
+    runs: str = "runs"
+
+
+@frozen
 class Model:
     """`[model]` or `[models.NAME]`: whose tokenizer, chat template and weights are meant."""
 
