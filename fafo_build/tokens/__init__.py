@@ -1,0 +1,1 @@
+"""From a model to its token ids: finding its files, loading its tokenizer, chat template and config."""
