@@ -20,7 +20,7 @@ from fafo_build.project.declaration import (
     Source,
     Verify,
 )
-from fafo_build.project.values import MistakeError, describe, duration, listed, plain, size
+from fafo_build.project.values import MistakeError, describe, duration, listed, size
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 NAME_RULE = "letters, digits, `_`, `-` and `.`, beginning with a letter or a digit"
@@ -34,25 +34,30 @@ _SMALLEST_SEGMENT = 8192
 _SEEN_BY_PROMPTS = ("item", "item_source", "item_key", "vars", "examples")
 
 
+def _bare(value: float) -> str:
+    """Return a number as it was written: a whole one may have become a float on its way here."""
+    return repr(value).removesuffix(".0")
+
+
 def at_least(least: int) -> Check:
     """Return the check of a number that has a lower bound."""
 
     def check(value: Any) -> None:
         if value < least:
-            raise MistakeError(f"expected {least} or more, got {describe(value)}")
+            raise MistakeError(f"expected {least} or more, got {_bare(value)}")
 
     return check
 
 
 def _share(value: float) -> None:
     if not 0 <= value <= 1:
-        raise MistakeError(f"expected 0 to 1, got {describe(value)}")
+        raise MistakeError(f"expected 0 to 1, got {_bare(value)}")
 
 
 def _top_p(value: float) -> None:
     if not 0 < value <= 1:
         cure = "write 1 for no limit, or temperature = 0 for greedy decoding" if value == 0 else None
-        raise MistakeError(f"expected more than 0 and at most 1, got {describe(value)}", cure=cure)
+        raise MistakeError(f"expected more than 0 and at most 1, got {_bare(value)}", cure=cure)
 
 
 def _not_empty(value: str) -> None:
@@ -172,6 +177,3 @@ CHECKS: Mapping[type, Mapping[str, Check]] = {
     PromptClass: {"sources": _some, "vars": _vars},
 }
 """What a field's value must be, once it has the right type."""
-
-CONVERTERS: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {PromptClass: {"vars": plain}}
-"""What becomes of a field's value in the end."""

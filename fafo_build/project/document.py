@@ -141,9 +141,11 @@ def _syntax(error: tomllib.TOMLDecodeError, text: str, file: str) -> Problem:
     )
 
 
-def _syntax_cure(line: str) -> str | None:
+def _syntax_cure(line: str) -> str:
     """Return what is most often meant where a line `key = word` isn't TOML."""
     bare = re.fullmatch(r"\s*[\w.-]+\s*=\s*([A-Za-z_][\w ./:-]*)", line)
-    if bare and bare[1].strip() in ("True", "False"):
+    if bare is None:
+        return "look at this line and the one above for quotes, brackets, commas and keys written twice"
+    if bare[1].strip() in ("True", "False"):
         return f"write {bare[1].strip().lower()}, in small letters"
-    return f'put text in quotes: "{bare[1].strip()}"' if bare else None
+    return f'put text in quotes: "{bare[1].strip()}"'

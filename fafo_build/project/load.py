@@ -1,4 +1,4 @@
-"""From a folder on disk to a `Project`: finds it, reads its files, shows all mistakes of all files at once."""
+"""From a folder on disk to a `Project`: finds it, reads it, shows all mistakes of all its files."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def _sources(table: Mapping[str, Any], complaints: list[Complaint]) -> dict[str,
     written = table.get("source", [])
     found: dict[str, Source | None] = {}
     if not isinstance(written, list):
-        cure = "write its head with double brackets: [[source]]"
+        cure = "write its head with double brackets: [[source]], once for every source"
         message = f"expected a list of tables, got {describe(written)}"
         complaints.append(Complaint(("source",), message, cure, "key"))
         return found
@@ -152,7 +152,7 @@ def _sources(table: Mapping[str, Any], complaints: list[Complaint]) -> dict[str,
         if not isinstance(name, str):
             continue
         if name in first:
-            message = f"two sources are called {describe(name)}: the {first[name] + 1}. and the {index + 1}."
+            message = f"source {first[name] + 1} of this file is called {describe(name)} too"
             complaints.append(
                 Complaint(("source", index, "name"), message, "give one of them another name", "value")
             )

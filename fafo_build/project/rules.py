@@ -1,4 +1,4 @@
-"""What the keys of one table must be together, and which keys are planned for later.
+"""What the keys of one table must be together, and what to do about keys that are missing or strange.
 
 Rules look at a table as it was written, so that they speak even where another key of it is wrong.
 """
@@ -48,7 +48,8 @@ def _project(table: Mapping[str, Any]) -> Iterator[MistakeError]:
             continue
         normal = folder.strip("/").removeprefix("./")
         if normal in seen:
-            yield MistakeError(f"the folders {seen[normal]} and {key} are the same one", path=(key,))
+            message = f"the folders {seen[normal]} and {key} are the same one"
+            yield MistakeError(message, cure="give each a folder of its own", path=(key,))
         seen[normal] = key
 
 
@@ -72,7 +73,11 @@ def _source(table: Mapping[str, Any]) -> Iterator[MistakeError]:
             )
     paths = table.get("path")
     if kind == "dataset" and isinstance(paths, list) and len(paths) > 1:
-        yield MistakeError(f"a dataset is one folder, and {len(paths)} are listed", path=("path", 1))
+        yield MistakeError(
+            f"a dataset is one folder, and {len(paths)} are listed",
+            cure="declare a [[source]] for each",
+            path=("path", 1),
+        )
 
 
 _EXAMPLES = {
@@ -114,7 +119,9 @@ def _queue(table: Mapping[str, Any]) -> Iterator[MistakeError]:
             f"{name} {value}" + ("" if name in table else " (the default)")
             for name, value in (("low", low), ("high", high))
         ]
-        yield MistakeError(f"low must not be above high: {', '.join(shown)}", path=(key,))
+        yield MistakeError(
+            f"low must not be above high: {', '.join(shown)}", cure="lower low, or raise high", path=(key,)
+        )
 
 
 def _message(table: Mapping[str, Any]) -> Iterator[MistakeError]:
@@ -148,33 +155,31 @@ RULES: Mapping[type, Rule] = {
 }
 """What the keys of one table must be together."""
 
-LATER: Mapping[tuple[type, str], str] = {
+_LATER: Mapping[tuple[type, str], str] = {
     (Engine, "launch"): "start the server yourself and name it in urls",
     (Source, "where"): "filter in the query of an sql source",
     (Source, "select"): "shape the text in the prompt, or in the query of an sql source",
     (Run, "stop_when"): "watch the failures of a run with `fafo status`",
     (Message, "prefill"): "end the conversation with a user message",
-    (Sampling, "n"): "use samples",
-    **dict.fromkeys(
-        [(Sampling, key) for key in ("json_schema", "regex", "ebnf")], "ask for the form in the prompt"
-    ),
-    **dict.fromkeys(
-        [
-            (Sampling, key)
-            for key in (
-                "stop",
-                "stop_token_ids",
-                "ignore_eos",
-                "penalties",
-                "frequency_penalty",
-                "presence_penalty",
-                "repetition_penalty",
-            )
-        ],
-        "take it out",
-    ),
+    (Sampling, "json_schema"): "ask for the form in the prompt",
+    (Sampling, "regex"): "ask for the form in the prompt",
+    (Sampling, "ebnf"): "ask for the form in the prompt",
+    (Sampling, "stop"): "cut the outputs where they are used",
+    (Sampling, "frequency_penalty"): "take it out",
+    (Sampling, "presence_penalty"): "take it out",
+    (Sampling, "repetition_penalty"): "take it out",
 }
 """Keys that are planned, and what to do without them."""
+
+HINTS: Mapping[tuple[type, str], str] = {
+    **{place: f"{place[1]} is not in this version; {instead}" for place, instead in _LATER.items()},
+    (Sampling, "n"): "write samples, for several outputs per row",
+    (Sampling, "seed"): "take it out: every item has a seed of its own, made from what it is",
+    (Model, "name"): "the name stands in the head of the table: [models.NAME]",
+    (Engine, "name"): "the name stands in the head of the table: [engines.NAME]",
+    (PromptClass, "name"): "a class has the name of its file",
+}
+"""What to do about keys that people write where no such key is."""
 
 MISSING: Mapping[tuple[type, str], str] = {
     (ProjectTable, "name"): 'add to [project] a line such as: name = "probes"',

@@ -20,6 +20,8 @@ from fafo_build.project.values import At, MistakeError, Path
 
 Noun = TypeVar("Noun")
 
+DOUBLE_BRACKETS = "write its head with double brackets, as in [[message]]"
+
 # No key of a TOML file that anybody wrote by hand begins with NUL.
 _GIVEN = "\0"
 
@@ -84,7 +86,7 @@ def _converter() -> Converter:
         _is_tuple,
         lambda value, kind: tuple(_listed(converter, value, get_args(kind)[0])),
     )
-    converter.register_structure_hook_func(_is_mapping, lambda value, _: _table(value))
+    converter.register_structure_hook_func(_is_mapping, lambda value, _: values.plain(_table(value)))
     converter.register_structure_hook_factory(attrs.has, lambda noun: _hook(converter, noun))
     return converter
 
@@ -150,20 +152,20 @@ def _table(value: Any) -> Mapping[str, Any]:
         raise MistakeError(
             "expected one table, got a list of tables", cure="write its head with single brackets: [...]"
         )
-    raise MistakeError(f"expected a table, got {values.describe(value)}")
+    raise MistakeError(
+        f"expected a table, got {values.describe(value)}", cure="write its head as [NAME], and its keys below"
+    )
 
 
 def _listed(converter: Converter, value: Any, kind: Any) -> list[Any]:
     """Return a list's values; a single string stands for a list of one."""
     if attrs.has(kind) and isinstance(value, Mapping):
-        raise MistakeError(
-            "expected a list of tables, got one table", cure="write its head with double brackets: [[...]]"
-        )
+        raise MistakeError("expected a list of tables, got one table", cure=DOUBLE_BRACKETS)
     if kind is str and isinstance(value, str):
         value = [value]
     if not isinstance(value, list):
         what = "a string or a list of strings" if kind is str else "a list"
-        raise MistakeError(f"expected {what}, got {values.describe(value)}")
+        raise MistakeError(f"expected {what}, got {values.describe(value)}", cure=values.as_list(value, kind))
     made: list[Any] = converter.structure(value, list[kind])
     return made
 
@@ -178,7 +180,12 @@ def _complaints(error: Exception, path: Path, noun: type) -> Iterator[Complaint]
             if isinstance(inner, KeyError):
                 yield Complaint(path, f"{key} is missing", rules.MISSING[error.cl, attribute.name], "table")
             else:
-                yield from _complaints(inner, (*path, key), error.cl)
+                for complaint in _complaints(inner, (*path, key), error.cl):
+                    yield (
+                        complaint
+                        if complaint.cure
+                        else attrs.evolve(complaint, cure=_default(attribute.name, error.cl))
+                    )
         for inner in others:
             yield from _complaints(inner, path, error.cl)
     elif isinstance(error, IterableValidationError):
@@ -193,11 +200,22 @@ def _complaints(error: Exception, path: Path, noun: type) -> Iterator[Complaint]
         raise error
 
 
+def _default(name: str, noun: type) -> str:
+    """Return the cure where nothing better is known: another example, or no value at all."""
+    default = attrs.fields_dict(noun)[name].default
+    if default is attrs.NOTHING:
+        return "write another value"
+    if default is None or isinstance(default, tuple | attrs.Factory):
+        return "write another value, or leave it out"
+    shown = values.describe(default).removesuffix(".0")
+    return f"write another value, or leave it out for the default, {shown}"
+
+
 def unknown(key: str, noun: type) -> str:
     """Return the cure for a key that a table of this noun doesn't have."""
-    later = rules.LATER.get((noun, key))
-    if later is not None:
-        return f"{key} is not in this version; {later}"
+    hint = rules.HINTS.get((noun, key))
+    if hint is not None:
+        return hint
     elsewhere = [
         place
         for home in rules.HOMES

@@ -136,6 +136,17 @@ def date(value: Any, _: object = datetime.date) -> datetime.date:
     raise _expected("a date", value, cure)
 
 
+def as_list(value: Any, kind: type) -> str:
+    """Return the cure for a value that should be a list."""
+    if kind is str:
+        return (
+            f'put it in quotes: "{describe(value)}"'
+            if isinstance(value, int | float)
+            else 'such as ["a", "b"]'
+        )
+    return f"put it in brackets: [{value}]" if isinstance(value, int | float) else "such as [1, 2]"
+
+
 def duration(value: Any) -> float:
     """Return seconds, from a number of seconds or from text such as `15m`, `1h30m` or `500ms`."""
     seconds: float | None = None
@@ -171,7 +182,7 @@ def one_of(value: Any, allowed: tuple[str, ...]) -> str:
         return value
     quoted = [json.dumps(option) for option in allowed]
     near = nearest(value, allowed) if isinstance(value, str) else None
-    cure = f'did you mean "{near}"?' if near else None
+    cure = f'did you mean "{near}"?' if near else "write one of these"
     raise _expected(f"one of {', '.join(quoted)}", value, cure)
 
 
