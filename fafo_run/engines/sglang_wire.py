@@ -1,0 +1,145 @@
+"""What goes to an SGLang server and what comes back, as bytes. No network, no decision to send again.
+
+The native route is meant, `POST /generate` with `input_ids`: token ids in, token ids out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from fafo_build.project.declaration import Sampling
+from fafo_run.engines.base import Answer, Completion, Prefix, Rejected, Request
+from fafo_run.engines.limits import stranger
+from fafo_run.item import FailureCode, FinishReason, Ids
+
+GREEDY_ONE = Sampling(max_new_tokens=1, temperature=0.0)
+"""A warm-up computes the prompt; one token is the least that every version of the server takes."""
+
+_MESSAGE_LENGTH = 500
+"""Characters of a server's error text that are kept: it may be a whole HTML page."""
+
+
+class MalformedError(Exception):
+    """The server's answer isn't what the protocol says, or contradicts itself."""
+
+
+class _FinishReason(msgspec.Struct):
+    type: str
+    matched: object = None
+    message: str = ""
+
+
+class _MetaInfo(msgspec.Struct):
+    finish_reason: _FinishReason
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+class _Reply(msgspec.Struct):
+    output_ids: list[int]
+    meta_info: _MetaInfo
+
+
+_reply = msgspec.json.Decoder(_Reply)
+
+
+class Encoder:
+    """Makes request bodies. What requests share is turned into JSON once: the prefix and the parameters."""
+
+    def __init__(self, eos_ids: Collection[int]) -> None:
+        """`eos_ids` end an output, in addition to those that the server takes from its model."""
+        self._eos = sorted(eos_ids)
+        self._prefixes: dict[Ids, bytes] = {}
+
+    def generate(self, rid: str, request: Request) -> bytes:
+        """Return the body for one request; `rid` must not be in use at the server."""
+        return self._body(rid, request.prefix, request.suffix, request.sampling, request.seed)
+
+    def warm(self, rid: str, prefix: Prefix) -> bytes:
+        """Return the body that makes the server compute the prefix, and next to nothing else."""
+        return self._body(rid, prefix, (), GREEDY_ONE, 0)
+
+    def _body(self, rid: str, prefix: Prefix, suffix: Ids, sampling: Sampling, seed: int) -> bytes:
+        ids = b",".join(part for part in (self._prefix(prefix.ids), _numbers(suffix)) if part)
+        return b'{"rid":%s,"input_ids":[%s],"sampling_params":%s,"stream":false}' % (
+            msgspec.json.encode(rid),
+            ids,
+            msgspec.json.encode(self._sampling(sampling, seed)),
+        )
+
+    def _prefix(self, ids: Ids) -> bytes:
+        if ids not in self._prefixes:
+            self._prefixes[ids] = _numbers(ids)
+        return self._prefixes[ids]
+
+    def _sampling(self, sampling: Sampling, seed: int) -> dict[str, object]:
+        """Return the parameters under SGLang's names. One that it doesn't know would be refused (400)."""
+        params: dict[str, object] = {
+            "max_new_tokens": sampling.max_new_tokens,
+            "temperature": sampling.temperature,
+        }
+        if self._eos:
+            params["stop_token_ids"] = self._eos
+        if sampling.temperature > 0:
+            params["top_p"] = sampling.top_p
+            params["top_k"] = -1 if sampling.top_k is None else sampling.top_k
+            params["min_p"] = sampling.min_p
+            params["sampling_seed"] = seed
+        return params
+
+
+def _numbers(ids: Ids) -> bytes:
+    return msgspec.json.encode(ids)[1:-1]
+
+
+def reply(body: bytes, *, prompt_tokens: int) -> _Reply:
+    """Read the answer to a prompt of `prompt_tokens` tokens, and check that it agrees with itself.
+
+    Raises `MalformedError`.
+    """
+    try:
+        found = _reply.decode(body)
+    except msgspec.MsgspecError as error:
+        raise MalformedError(f"the answer isn't what /generate gives: {error}") from error
+    meta = found.meta_info
+    if len(found.output_ids) != meta.completion_tokens:
+        raise MalformedError(f"{len(found.output_ids)} output ids, but {meta.completion_tokens} were counted")
+    if meta.prompt_tokens != prompt_tokens:
+        raise MalformedError(f"{prompt_tokens} prompt tokens were sent, {meta.prompt_tokens} were computed")
+    if not 0 <= meta.cached_tokens <= prompt_tokens:
+        raise MalformedError(f"{meta.cached_tokens} of {prompt_tokens} prompt tokens from the cache")
+    return found
+
+
+def completion(
+    found: _Reply, request: Request, *, vocab_size: int, server: str, started: float, seconds: float
+) -> Completion:
+    """Turn a checked answer, that isn't an abort, into what the engine's contract promises."""
+    ids = tuple(found.output_ids)
+    message = stranger(ids, vocab_size)
+    if message is not None:
+        code = FailureCode.TOKEN_OUT_OF_VOCABULARY
+        return Rejected(request.identity, code, f"in the answer: {message}", server)
+    matched = found.meta_info.finish_reason.matched
+    reason = FinishReason(
+        found.meta_info.finish_reason.type, matched if isinstance(matched, int | str) else None
+    )
+    return Answer(request.identity, ids, reason, found.meta_info.cached_tokens, server, started, seconds)
+
+
+def error_message(body: bytes) -> str:
+    """Return what a server says in an error's body: `{"error": {"message": …}}`, `{"error": …}`,
+    `{"message": …}`, or any other text."""
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        found = body.decode("utf-8", "replace")
+    for key in ("error", "message"):
+        if isinstance(found, dict) and key in found:
+            found = found[key]
+    text = found if isinstance(found, str) else msgspec.json.encode(found).decode()
+    text = " ".join(text.split())
+    return text if len(text) <= _MESSAGE_LENGTH else text[:_MESSAGE_LENGTH] + "…"

@@ -1,0 +1,84 @@
+"""How to open each kind of engine with a model that it can compute; for the contract suite."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from attrs import evolve, frozen
+from fake_sglang import FakeSglang
+
+from fafo_build.project import declaration
+from fafo_run.engines.base import Capabilities, Engine
+from fafo_run.engines.fake import FakeEngine
+from fafo_run.engines.open import open_engine
+
+MODEL = declaration.Model("default", "fake-model")
+
+
+@frozen
+class Opened:
+    """A started engine and what it said of itself."""
+
+    engine: Engine
+    capabilities: Capabilities
+
+
+@frozen
+class Harness:
+    """One kind of engine."""
+
+    spec: declaration.Engine
+    model: declaration.Model = MODEL
+    vocab_size: int = 1000
+    context_length: int = 512
+    page_size: int = 1
+    seeded: bool = True
+    """Whether sampling repeats for a seed. A server does it with deterministic inference only."""
+    server: str = ""
+    """`fake`: a new server for each engine."""
+    root: Path = Path("/nonexistent")
+
+    def engine(self, eos_ids: Collection[int], url: str) -> Engine:
+        """Return an engine that isn't started."""
+        if self.spec.kind == "fake":
+            return FakeEngine(
+                self.spec,
+                vocab_size=self.vocab_size,
+                context_length=self.context_length,
+                eos_ids=eos_ids,
+                page_size=self.page_size,
+            )
+        return open_engine(
+            evolve(self.spec, urls=(url,)) if url else self.spec,
+            self.model,
+            root=self.root,
+            vocab_size=self.vocab_size,
+            context_length=self.context_length,
+            eos_ids=eos_ids,
+        )
+
+    @asynccontextmanager
+    async def opened(self, *, eos_ids: Collection[int] = ()) -> AsyncIterator[Opened]:
+        """Give a started engine, and stop it."""
+        async with self.served() as url:
+            engine = self.engine(eos_ids, url)
+            try:
+                yield Opened(engine, await engine.start())
+            finally:
+                await engine.stop()
+
+    @asynccontextmanager
+    async def served(self) -> AsyncIterator[str]:
+        """Give the URL of the server that the engine needs, empty if it needs none."""
+        if self.server != "fake":
+            yield self.server
+            return
+        async with FakeSglang(
+            vocab_size=self.vocab_size,
+            context_length=self.context_length,
+            page_size=self.page_size,
+            eos_ids=(),
+        ) as server:
+            yield server.url
