@@ -6,6 +6,7 @@ that leaves something out gives wrong answers, not errors.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fafo_build.errors import ModelError, Problem
@@ -69,7 +70,7 @@ def generation_config(gguf: GgufFile) -> dict[str, Any]:
     return _token_ids(gguf)
 
 
-def tensor_names(content: dict[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
+def tensor_names(content: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return, for a config, every tensor's GGUF name -> (name in transformers, shape)."""
     hidden, inner = content["hidden_size"], content["intermediate_size"]
     queries = content["num_attention_heads"] * content["head_dim"]
@@ -152,7 +153,7 @@ def _refuse_extras(keys: _Keys, head_dim: int, shown: str) -> None:
         raise _error(shown, "has keys and values of different lengths, which fafo doesn't convert")
 
 
-def _check_tensors(shapes: dict[str, tuple[int, ...]], content: dict[str, Any], shown: str) -> None:
+def _check_tensors(shapes: dict[str, tuple[int, ...]], content: Mapping[str, Any], shown: str) -> None:
     expected = tensor_names(content)
     for name, shape in shapes.items():
         if name not in expected:

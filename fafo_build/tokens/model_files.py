@@ -113,6 +113,25 @@ def eos_ids(config: Mapping[str, Any], generation_config: Mapping[str, Any]) -> 
     return tuple(sorted(set(declared if isinstance(declared, list) else [declared])))
 
 
+def folder_eos_ids(folder: Path, shown: str) -> tuple[int, ...]:
+    """Return the ids that end an output of the model in `folder`, rising.
+
+    They are generation_config.json's, else config.json's; and the tokenizer's own end, which chat models
+    often name only there.
+    """
+    config = read_json(folder / "config.json", shown)
+    ends = set(eos_ids(config, read_json(folder / "generation_config.json", shown)))
+    settings = read_json(folder / "tokenizer_config.json", shown)
+    token = settings.get("eos_token")
+    text = token.get("content") if isinstance(token, dict) else token
+    if text is not None:
+        added = read_json(folder / "tokenizer.json", shown).get("added_tokens", [])
+        listed = settings.get("added_tokens_decoder", {})
+        ends |= {entry["id"] for entry in added if entry["content"] == text}
+        ends |= {int(number) for number, entry in listed.items() if entry["content"] == text}
+    return tuple(sorted(ends))
+
+
 def read_json(path: Path, shown: str) -> dict[str, Any]:
     """Return the JSON object in a model's file, or an empty one if there is no such file.
 
@@ -149,7 +168,6 @@ def _from_folder(
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     config = read_json(location.path / "config.json", location.shown)
-    generation = read_json(location.path / "generation_config.json", location.shown)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             location.path, local_files_only=True, trust_remote_code=model.trust_remote_code
@@ -164,10 +182,7 @@ def _from_folder(
             f"the tokenizer of {location.shown} ({type(tokenizer).__name__}) is written in Python only",
             "use a model that has a tokenizer.json: fafo needs a tokenizer of the `tokenizers` library",
         )
-    ends = set(eos_ids(config, generation))
-    if tokenizer.eos_token_id is not None:
-        ends.add(tokenizer.eos_token_id)
-    return tokenizer, config, tuple(sorted(ends))
+    return tokenizer, config, folder_eos_ids(location.path, location.shown)
 
 
 def _chat_template(tokenizer: PreTrainedTokenizerFast, model: Model, root: Path) -> str:
