@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from attrs import evolve, frozen
-from fake_sglang import FakeSglang
 
 from fafo_build.project import declaration
 from fafo_run.engines.base import Capabilities, Engine
 from fafo_run.engines.fake import FakeEngine
 from fafo_run.engines.open import open_engine
+from tests.fake_sglang import FakeSglang
 
 MODEL = declaration.Model("default", "fake-model")
 

@@ -74,7 +74,7 @@ class FakeSglang:
         self._engines: dict[frozenset[int], FakeEngine] = {}
 
     async def __aenter__(self) -> FakeSglang:
-        app = web.Application(middlewares=[self._gate])
+        app = web.Application(middlewares=[self._gate], client_max_size=2**26)
         app.router.add_get("/{old:(get_)?}server_info", self._server_info)
         app.router.add_get("/{old:(get_)?}model_info", self._model_info)
         app.router.add_get("/health", self._health)

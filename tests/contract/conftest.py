@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import sglang_server
-import tiny_model
-from engine_harness import Harness
 
 from fafo_build.project import declaration
 from fafo_run.engines.base import Prefix
+from tests import sglang_server, tiny_model
+from tests.engine_harness import Harness
 
 KINDS = [
     "fake",

@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Coroutine, Iterator, Sequence
 
 from attrs import evolve
-from engine_harness import Harness, Opened
 
 from fafo_build.project.declaration import Sampling
 from fafo_run.engines.base import Answer, Completion, Prefix, Rejected, Request
 from fafo_run.item import FailureCode, Ids
+from tests.engine_harness import Harness, Opened
 
 GREEDY = Sampling(max_new_tokens=6, temperature=0.0)
 SAMPLED = Sampling(max_new_tokens=8, temperature=1.0)
