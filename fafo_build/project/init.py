@@ -1,0 +1,65 @@
+"""Writes a small project that runs, for `fafo init`. Its files are package data, in `templates/`."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+from fafo_build.errors import DeclarationError, Problem
+
+_FILES = {
+    "fafo.toml": "fafo.toml",
+    "classes/summary.toml": "classes/summary.toml",
+    "prompts/editor.md": "prompts/editor.md",
+    "prompts/editor_examples.jsonl": "prompts/editor_examples.jsonl",
+    "data/reviews.jsonl": "data/reviews.jsonl",
+    # A file called .gitignore would rule over this repository and its packages.
+    ".gitignore": "gitignore",
+}
+"""Where each file goes, and which template it is made of."""
+
+
+def init_project(folder: Path) -> list[Path]:
+    """Write the project into `folder`, which is made where it isn't there; return the files, in order.
+
+    Raises `DeclarationError` when one of the files is there already, before anything is written, and when the
+    disk refuses.
+    """
+    targets = {folder / target: template for target, template in _FILES.items()}
+    there = [target for target in targets if target.exists() or target.is_symlink()]
+    # Something else in place of a folder stops us here, before half a project is written.
+    there += {
+        target.parent: None for target in targets if target.parent.exists() and not target.parent.is_dir()
+    }
+    if there:
+        raise DeclarationError(
+            Problem(
+                "is there already; nothing was written",
+                file=str(target),
+                cure="name another folder: `fafo init DIR`; or move this away",
+            )
+            for target in there
+        )
+    templates = files("fafo_build.project") / "templates"
+    for target, template in targets.items():
+        text = (templates / template).read_text(encoding="utf-8").replace("@NAME@", _name(folder))
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            # Exclusive: what appeared since the check isn't overwritten either.
+            with target.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            raise DeclarationError(
+                Problem(
+                    f"can't be written: {error.strerror}",
+                    file=str(target),
+                    cure="check that you may write to its folder, and that the disk isn't full",
+                )
+            ) from error
+    return list(targets)
+
+
+def _name(folder: Path) -> str:
+    """Return a project's name out of its folder's."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", folder.absolute().name).strip("-._") or "project"
