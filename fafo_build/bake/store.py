@@ -1,0 +1,102 @@
+"""Files of the build folder: written whole or not at all, checked against their names when read."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from fafo_build.bake.artifact import Artifact, decoded
+from fafo_build.bake.canonical import sha256
+from fafo_build.errors import BakeError, Problem
+
+REBUILD = "run `fafo build`"
+
+
+def artifact_path(build: Path, artifact: str) -> Path:
+    """Return where the artifact of that hash is."""
+    return build / "artifacts" / f"{artifact}.json"
+
+
+def tokenizer_path(build: Path, tokenizer: str) -> Path:
+    """Return where the tokenizer of that hash is."""
+    return build / "tokenizers" / f"{tokenizer}.json"
+
+
+def read_artifact(build: Path, artifact: str) -> Artifact:
+    """Return an artifact. Raises `BakeError` when it is absent, damaged or of another format."""
+    path = artifact_path(build, artifact)
+    content = read_named(path, artifact)
+    try:
+        return decoded(content)
+    except (ValueError, TypeError, LookupError) as error:
+        raise BakeError(
+            Problem(
+                f"the artifact {artifact[:8]} is of another version of fafo: {error}",
+                file=f"{build.name}/artifacts/{path.name}",
+                cure="use the version that wrote it, or " + REBUILD,
+            )
+        ) from error
+
+
+def read_named(path: Path, digest: str) -> bytes:
+    """Return the content of a file whose name is its sha256. Raises `BakeError` when it is absent or
+    damaged.
+    """
+    shown = "/".join(path.parts[-3:])
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise BakeError(Problem("this file of the build is missing", file=shown, cure=REBUILD)) from error
+    except OSError as error:
+        raise BakeError(Problem(f"can't be read: {error.strerror}", file=shown)) from error
+    if sha256(content) != digest:
+        raise BakeError(
+            Problem("the file is damaged: its content isn't what its name says", file=shown, cure=REBUILD)
+        )
+    return content
+
+
+def is_whole(path: Path, digest: str) -> bool:
+    """Tell whether a file is there and its content is what its name says."""
+    try:
+        read_named(path, digest)
+    except BakeError:
+        return False
+    return True
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file so that after any crash it is either as before or whole. Raises `BakeError`."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+        temporary = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            # mkstemp makes files that only their owner can read, whatever the umask says.
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise BakeError(
+            Problem(
+                f"can't be written: {error.strerror}",
+                file="/".join(path.parts[-3:]),
+                cure="make room or mend the permissions, then " + REBUILD,
+            )
+        ) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

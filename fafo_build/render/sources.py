@@ -1,0 +1,244 @@
+"""The templates of a class: its messages and all that these include, read, parsed and placed in their
+files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from attrs import field, frozen
+from jinja2 import Environment, TemplateSyntaxError, nodes
+
+from fafo_build.errors import Problem, TemplateError
+from fafo_build.project.declaration import Project, PromptClass
+from fafo_build.project.values import nearest
+
+_REFERENCES = (nodes.Extends, nodes.Include, nodes.Import, nodes.FromImport)
+
+
+@frozen
+class Template:
+    """The source of one template, and where a person finds it."""
+
+    name: str
+    """A prompt's path in the prompts folder, or `#message[N]` for the `content` of message N."""
+    source: str
+    """As Jinja reads it: newlines are `\\n`, no byte order mark, without the one newline that ends a file."""
+    file: str
+    """Relative to the project."""
+    first_line: int = 1
+    """The 1-based line of `file` on which `source` begins."""
+    shown: tuple[str, ...] = field(default=(), repr=False)
+    """The lines of `file`."""
+
+    def problem(self, message: str, line: int, word: str | None = None, cure: str | None = None) -> Problem:
+        """Return a problem on a 1-based line of the template, with the column of `word` if it stands
+        there.
+        """
+        inside = self.source.split("\n")
+        text = inside[line - 1] if 0 < line <= len(inside) else ""
+        at = line + self.first_line - 1
+        shown = self.shown[at - 1] if 0 < at <= len(self.shown) else text
+        if text.strip() not in shown:
+            # The class file spells its text otherwise, with escapes: the template's own line is clearer.
+            shown = text
+        found = re.search(rf"(?<!\w){re.escape(word)}(?!\w)", shown) if word else None
+        column = found.start() + 1 if found else None
+        return Problem(message, file=self.file, line=at, column=column, source_line=shown or None, cure=cure)
+
+
+@frozen
+class Parsed:
+    """A template, its syntax tree, and what it pulls in."""
+
+    template: Template
+    tree: nodes.Template
+    references: tuple[tuple[str, nodes.Node], ...]
+    """Names of other templates, with the nodes that name them."""
+
+
+@frozen
+class Prompts:
+    """All templates that a class can reach."""
+
+    messages: tuple[str, ...]
+    """Per message of the class, the name of its template."""
+    templates: Mapping[str, Parsed]
+    """By name, sorted."""
+    files: Mapping[str, str]
+    """The prompt files among them: path relative to the project, sha256 of the bytes as they stand."""
+
+    def reach(self, name: str) -> tuple[str, ...]:
+        """Return the names of a template and all that it pulls in, sorted."""
+        found: set[str] = set()
+        waiting = [name]
+        while waiting:
+            here = waiting.pop()
+            if here not in found:
+                found.add(here)
+                waiting += (other for other, _ in self.templates[here].references)
+        return tuple(sorted(found))
+
+
+def normalised(text: str) -> str:
+    """Return text as Jinja reads it: `\\n` newlines, no byte order mark, one newline at the end dropped."""
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    return text.removesuffix("\n")
+
+
+def shown_path(project: Project, path: Path) -> str:
+    """Return a path as messages and the lock show it: relative to the project, with `/`."""
+    if path.is_relative_to(project.root):
+        return path.relative_to(project.root).as_posix()
+    # A folder outside the project: its own name stands for it, so that no machine's path is in the lock.
+    for folder in (project.prompts_dir, project.classes_dir):
+        if path.is_relative_to(folder):
+            return f"{folder.name}/{path.relative_to(folder).as_posix()}"
+    return path.name
+
+
+def gather(project: Project, declared: PromptClass) -> Prompts:
+    """Read and parse everything that the messages of a class can reach.
+
+    Raises `TemplateError` with all problems at once: an absent or unreadable prompt, a syntax error, a
+    computed name in an include.
+    """
+    return _Gathering(project, declared).prompts()
+
+
+class _Gathering:
+    def __init__(self, project: Project, declared: PromptClass) -> None:
+        self._project = project
+        self._class = declared
+        self._class_lines = _lines(project.root / declared.file)
+        self._parser = Environment(keep_trailing_newline=True)
+        self._problems: list[Problem] = []
+        self._parsed: dict[str, Parsed] = {}
+        self._files: dict[str, str] = {}
+
+    def prompts(self) -> Prompts:
+        names: list[str] = []
+        for number, message in enumerate(self._class.messages):
+            if message.prompt is not None:
+                name = message.prompt
+                self._prompt(name, self._declared_at(number, name))
+            else:
+                name = f"#message[{number}]"
+                self._parse(
+                    Template(
+                        name,
+                        normalised(message.content or ""),
+                        self._class.file,
+                        message.line,
+                        self._class_lines,
+                    )
+                )
+            names.append(name)
+        if self._problems:
+            raise TemplateError(self._problems)
+        return Prompts(tuple(names), dict(sorted(self._parsed.items())), dict(sorted(self._files.items())))
+
+    def _declared_at(self, number: int, name: str) -> Problem:
+        """Return a problem without text at the place in the class file that names a prompt."""
+        line = next(
+            (
+                at
+                for at, text in enumerate(self._class_lines, 1)
+                if re.search(rf"['\"]{re.escape(name)}['\"]", text)
+            ),
+            None,
+        )
+        shown = self._class_lines[line - 1] if line else None
+        column = shown.index(name) if shown else None
+        field_path = f"class.{self._class.name}.message[{number}].prompt"
+        return Problem("", self._class.file, line, column, field_path, shown)
+
+    def _prompt(self, name: str, named_at: Problem) -> None:
+        """Read one prompt file and what it pulls in; `named_at` is where it is named."""
+        if name in self._parsed:
+            return
+        pure = PurePosixPath(name)
+        if pure.is_absolute() or ".." in pure.parts or "\\" in name or pure.as_posix() != name:
+            self._complain(
+                named_at,
+                f'"{name}" isn\'t a path inside the prompts folder',
+                'write it from the prompts folder on, with "/": "folder/name.md"',
+            )
+            return
+        path = self._project.prompts_dir / name
+        file = shown_path(self._project, path)
+        try:
+            raw = path.read_bytes()
+            source = normalised(raw.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            line = raw[: error.start].count(b"\n") + 1
+            self._problems.append(Problem("not UTF-8", file=file, line=line, cure='save it as "UTF-8"'))
+            return
+        except OSError as error:
+            self._absent(named_at, name, file, error)
+            return
+        self._files[file] = hashlib.sha256(raw).hexdigest()
+        self._parse(Template(name, source, file, 1, tuple(source.split("\n"))))
+
+    def _absent(self, named_at: Problem, name: str, file: str, error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            self._complain(named_at, f'the prompt "{file}" can\'t be read: {error.strerror}', None)
+            return
+        folder = self._project.prompts_dir
+        known = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+        near = nearest(name, known)
+        cure = f'did you mean "{near}"?' if near else f"write {file}, or name a file that is there"
+        self._complain(named_at, f'there is no prompt "{file}"', cure)
+
+    def _complain(self, at: Problem, message: str, cure: str | None) -> None:
+        self._problems.append(Problem(message, at.file, at.line, at.column, at.field, at.source_line, cure))
+
+    def _parse(self, template: Template) -> None:
+        try:
+            tree = self._parser.parse(template.source, template.name)
+        except TemplateSyntaxError as error:
+            self._problems.append(template.problem(f"Jinja: {error.message}", error.lineno))
+            return
+        references = tuple(self._references(template, tree))
+        # Entered before the references are read, so that a circle of includes ends.
+        self._parsed[template.name] = Parsed(template, tree, references)
+        for name, node in references:
+            self._prompt(name, template.problem("", node.lineno, name))
+        present = tuple(pair for pair in references if pair[0] in self._parsed)
+        self._parsed[template.name] = Parsed(template, tree, present)
+
+    def _references(self, template: Template, tree: nodes.Template) -> Iterator[tuple[str, nodes.Node]]:
+        for node in tree.find_all(_REFERENCES):
+            names = _constant_names(node.template)  # type: ignore[attr-defined]
+            if names is None:
+                self._problems.append(
+                    template.problem(
+                        "the name of an included prompt is computed",
+                        node.lineno,
+                        cure="write the name itself, between quotes: the build must know every prompt",
+                    )
+                )
+            for name in names or ():
+                yield name, node
+
+
+def _constant_names(node: Any) -> tuple[str, ...] | None:
+    if isinstance(node, nodes.Const) and isinstance(node.value, str):
+        return (node.value,)
+    if isinstance(node, nodes.List | nodes.Tuple):
+        inner = [_constant_names(item) for item in node.items]
+        if all(names is not None for names in inner):
+            return tuple(name for names in inner if names for name in names)
+    return None
+
+
+def _lines(path: Path) -> tuple[str, ...]:
+    try:
+        return tuple(path.read_text("utf-8").split("\n"))
+    except (OSError, UnicodeDecodeError):
+        # Only for showing a line in a message; whoever reads the class file has said what is wrong with it.
+        return ()

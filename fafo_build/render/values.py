@@ -1,0 +1,78 @@
+"""What a template sees of a row: its columns, and what stands for a field that is null or missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jinja2 import StrictUndefined, UndefinedError
+
+from fafo_build.project.values import nearest
+
+
+class RowFields(Mapping[str, Any]):
+    """`item`: the columns of one row, in the source's order."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self._fields = fields
+
+    def __getitem__(self, name: str) -> Any:
+        return self._fields[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __repr__(self) -> str:
+        return repr(dict(self._fields))
+
+
+class NullField(StrictUndefined):
+    """A field that is there and null: it can't be printed or looped over, and counts as false in `if`."""
+
+    def __bool__(self) -> bool:  # type: ignore[override]
+        return False
+
+
+def field_of(container: Mapping[Any, Any], name: Any) -> Any:
+    """Return a field that `container` has; a null becomes a `NullField`, which says its name when used."""
+    value = container[name]
+    return NullField(hint=f"field '{name}' is null", obj=container, name=name) if value is None else value
+
+
+def missing_field(container: Mapping[Any, Any], name: Any) -> StrictUndefined:
+    """Return what stands for a field that `container` lacks; using it raises, with the nearest name."""
+    what = "the row" if isinstance(container, RowFields) else "the value"
+    near = nearest(str(name), [key for key in container if isinstance(key, str)])
+    hint = f"{what} has no field '{name}'" + (f"; did you mean '{near}'?" if near else "")
+    return StrictUndefined(hint=hint, obj=container, name=str(name))
+
+
+def printable(value: Any) -> Any:
+    """Return `value` if printing it gives the same text every time.
+
+    Raises `UndefinedError` for a null, a missing field, and what has no text of its own (a function, a
+    generator).
+    """
+    if isinstance(value, StrictUndefined):
+        str(value)
+    if value is None:
+        raise UndefinedError("a null can't be printed")
+    _check(value)
+    return value
+
+
+def _check(value: Any) -> None:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            _check(key)
+            _check(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _check(inner)
+    elif value is not None and not isinstance(value, str | bool | int | float):
+        kind = type(value).__name__
+        cure = "; end it with a filter such as `| join` or `| list`" if kind == "generator" else ""
+        raise UndefinedError(f"a {kind} can't be printed{cure}")

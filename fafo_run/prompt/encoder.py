@@ -1,0 +1,86 @@
+"""Encodes the items of one artifact. Needs the artifact and its tokenizer, and neither transformers nor
+prompts/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from attrs import frozen
+
+from fafo_build.bake.artifact import Artifact
+from fafo_build.bake.assemble import Assembler, Bounds, HeadMismatchError, hole_text, reference
+from fafo_build.render.marks import Marked
+from fafo_build.render.message import MessageRenderer, RowError
+from fafo_build.tokens.encoder import TextEncoder
+from fafo_run.item import Ids, Value
+
+
+class PromptError(Exception):
+    """This row can't become a prompt; the others can. The message says why in one line."""
+
+
+@frozen
+class Prompt:
+    """What is encoded of one item."""
+
+    suffix: Ids
+    """The ids after the artifact's prefix."""
+    bounds: Bounds
+    """Per slot, where its ids begin and end (exclusive) within the suffix."""
+    prompt_tokens: int
+    """Prefix and suffix together."""
+
+
+class PromptEncoder:
+    """Makes prompts of rows for one artifact. Not for several threads at once."""
+
+    def __init__(self, artifact: Artifact, tokenizer_json: str | bytes) -> None:
+        self._artifact = artifact
+        self._encoder = TextEncoder(tokenizer_json)
+        self._assembler = Assembler(artifact, self._encoder)
+        self._renderer = MessageRenderer(artifact.templates, artifact.vars, artifact.examples)
+
+    def encode(self, fields: Mapping[str, Value], source: str, key: str) -> Prompt:
+        """Return the prompt of a row. Raises `PromptError` for a row that the templates can't use."""
+        suffix, bounds = self._assembler.suffix(self._holes(fields, source, key))
+        return Prompt(suffix, bounds, len(self._artifact.prefix) + len(suffix))
+
+    def text(self, fields: Mapping[str, Value], source: str, key: str) -> str:
+        """Return the whole conversation of a row, as the chat template renders it. Raises `PromptError`
+        likewise.
+        """
+        return self._assembler.whole(self._holes(fields, source, key)).text
+
+    def recheck(self, fields: Mapping[str, Value], source: str, key: str, prompt: Prompt) -> bool:
+        """Tell whether a prompt is what encoding its whole conversation once gives. Raises `PromptError`
+        likewise.
+        """
+        whole = self._assembler.whole(self._holes(fields, source, key))
+        return reference(self._encoder, whole) == [*self._artifact.prefix, *prompt.suffix]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of ids, control tokens included."""
+        return self._encoder.decode(ids)
+
+    def _holes(self, fields: Mapping[str, Value], source: str, key: str) -> list[Marked]:
+        try:
+            return [
+                _unicode(hole_text(hole, self._renderer.render(hole.template, fields, source, key)))
+                for hole in self._artifact.holes
+            ]
+        except (RowError, HeadMismatchError) as error:
+            raise PromptError(str(error)) from error
+
+
+def text_of(artifact: Artifact, suffix: Iterable[int], tokenizer_json: str | bytes) -> str:
+    """Return the text of a whole prompt from its ids, control tokens included."""
+    return TextEncoder(tokenizer_json).decode([*artifact.prefix, *suffix])
+
+
+def _unicode(text: Marked) -> Marked:
+    try:
+        text.text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise PromptError(f"the text has half a surrogate pair at character {error.start}") from error
+    return text
