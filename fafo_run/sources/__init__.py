@@ -1,0 +1,1 @@
+"""Where rows come from: one contract (`base`), and one file for each kind of source."""

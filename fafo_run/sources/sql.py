@@ -1,0 +1,145 @@
+"""One SELECT on a SQLite database, which is opened read-only."""
+
+from __future__ import annotations
+
+import base64
+import math
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from urllib.parse import quote
+
+from fafo_build.errors import Problem, SourceError
+from fafo_build.project.declaration import Source as Declared
+from fafo_run.item import BrokenRow, Row, Value
+from fafo_run.sources.base import Source
+from fafo_run.sources.paths import shown_path
+from fafo_run.sources.rows import RowMaker, declared_error
+
+BATCH = 1024
+"""Rows that are fetched at once."""
+
+SCHEME = "sqlite:///"
+
+_READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}
+
+# A source must give the same rows each time that it is read.
+_VOLATILE = {"random", "randomblob", "current_time", "current_date", "current_timestamp"}
+
+
+class SqlSource(Source):
+    """The rows of a query, in the order that the query gives."""
+
+    def __init__(self, declared: Declared, root: Path) -> None:
+        self.name = declared.name
+        self._declared = declared
+        self._root = root
+        self._maker = RowMaker.of(declared)
+
+    def columns(self) -> tuple[str, ...]:
+        """Return the columns of the query's result."""
+        with closing(self._connect()) as connection:
+            return self._columns(self._execute(connection))
+
+    def rows(self) -> Iterator[Row | BrokenRow]:
+        """Run the query."""
+        return islice(self._rows(), self._declared.limit)
+
+    def _rows(self) -> Iterator[Row | BrokenRow]:
+        shown = shown_path(self._path(), self._root)
+        number = 0
+        with closing(self._connect()) as connection:
+            cursor = self._execute(connection)
+            columns = self._columns(cursor)
+            while batch := self._fetch(cursor):
+                for values in batch:
+                    number += 1
+                    yield self._row(dict(zip(columns, values, strict=True)), f"{shown} row {number}")
+
+    def _row(self, fields: dict[str, Value], where: str) -> Row | BrokenRow:
+        for name, value in fields.items():
+            if isinstance(value, bytes):
+                fields[name] = base64.b64encode(value).decode()
+            elif isinstance(value, float) and math.isinf(value):
+                return self._maker.broken(
+                    fields, where, f'column "{name}": an infinite number has no JSON value'
+                )
+        return self._maker.row(fields, where)
+
+    def _path(self) -> Path:
+        url = self._declared.url or ""
+        if not url.startswith(SCHEME) or url == SCHEME:
+            raise declared_error(
+                self.name, "url", f'"{url}" is no SQLite database', cure='write "sqlite:///data/name.db"'
+            )
+        return self._root / url.removeprefix(SCHEME)
+
+    def _connect(self) -> sqlite3.Connection:
+        path = self._path()
+        shown = shown_path(path, self._root)
+        if not path.is_file():
+            message = f"{shown} is no file" if path.exists() else f"{shown} isn't there"
+            cure = "paths are relative to the project folder; an absolute one begins with a fourth slash"
+            raise declared_error(self.name, "url", message, cure=cure)
+        try:
+            if path.stat().st_size == 0:
+                # SQLite takes it for a database without tables.
+                raise SourceError(Problem("is empty", file=shown))
+            connection = sqlite3.connect(
+                f"file:{quote(str(path))}?mode=ro", uri=True, check_same_thread=False
+            )
+        except (sqlite3.Error, OSError) as error:
+            raise SourceError(Problem(f"can't be opened: {error}", file=shown)) from error
+        # Text that isn't UTF-8 costs its row only: surrogates are found when the row is hashed.
+        connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+        return connection
+
+    def _execute(self, connection: sqlite3.Connection) -> sqlite3.Cursor:
+        refused: list[str] = []
+
+        def allow(action: int, first: str | None, second: str | None, *_: str | None) -> int:
+            if action in _READS:
+                return sqlite3.SQLITE_OK
+            if action == sqlite3.SQLITE_FUNCTION:
+                if str(second).lower() not in _VOLATILE:
+                    return sqlite3.SQLITE_OK
+                refused.append(f"{second} gives other rows each time")
+            else:
+                refused.append("only a SELECT is allowed")
+            return sqlite3.SQLITE_DENY
+
+        connection.set_authorizer(allow)
+        try:
+            cursor = connection.execute(self._declared.query or "")
+        except sqlite3.Warning as error:  # Python 3.11's class for several statements
+            raise self._wrong_query(str(error)) from error
+        except sqlite3.Error as error:
+            raise self._wrong_query(refused[0] if refused else str(error)) from error
+        if cursor.description is None:
+            raise self._wrong_query(refused[0] if refused else "only a SELECT is allowed")
+        return cursor
+
+    def _columns(self, cursor: sqlite3.Cursor) -> tuple[str, ...]:
+        columns = tuple(description[0] for description in cursor.description)
+        self._maker.check_columns(columns, f"the query of {self.name}")
+        return columns
+
+    def _fetch(self, cursor: sqlite3.Cursor) -> list[tuple[Value, ...]]:
+        try:
+            return cursor.fetchmany(BATCH)
+        except sqlite3.Error as error:
+            raise self._wrong_query(str(error)) from error
+
+    def _wrong_query(self, message: str) -> SourceError:
+        query = self._declared.query or ""
+        shown = shown_path(self._path(), self._root)
+        return SourceError(
+            Problem(
+                f"{shown}: {message}",
+                file="fafo.toml",
+                field=f"source.{self.name}.query",
+                source_line=" ".join(query.split()),
+            )
+        )
