@@ -8,7 +8,7 @@ venv=${1:?usage: install.sh VENV}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 python=${PYTHON:-python3.11}
 
-# The stamp is written last, so a venv without it is a broken one. It covers all that decides the venv's content.
+# Written last, so a folder without it is half done. It covers all that decides what is installed.
 stamp=$(cd "$here" && sha256sum install.sh requirements.txt constraints.txt | sha256sum | cut -d ' ' -f 1)
 if [ "$(cat "$venv/.fafo-sglang" 2>/dev/null)" = "$stamp" ]; then
     echo "install.sh: $venv is complete" >&2

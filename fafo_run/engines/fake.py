@@ -25,7 +25,7 @@ from fafo_run.engines.base import (
     Unavailable,
     WarmUp,
 )
-from fafo_run.engines.limits import refusal
+from fafo_run.engines.limits import in_vocabulary, refusal
 from fafo_run.engines.radix import RadixCache
 from fafo_run.item import FinishReason, Ids
 
@@ -86,9 +86,13 @@ class FakeEngine(Engine):
     async def warm(self, prefix: Prefix) -> WarmUp:
         """Put the prefix into the cache. Raises `Unavailable` when the engine isn't running."""
         self._check_running()
+        count, limits = len(prefix.ids), self._capabilities
+        # Requests with such a prefix are refused one by one; no server would hold it.
+        if count >= limits.context_length or not in_vocabulary(prefix.ids, limits.vocab_size):
+            return WarmUp(count, 0)
         cached = self.cache.match(prefix.ids[:-1])
         self.cache.insert(prefix.ids)
-        return WarmUp(len(prefix.ids), cached)
+        return WarmUp(count, cached)
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Answer as the contract says. Raises what `faults` returns, and `Unavailable` when not running."""

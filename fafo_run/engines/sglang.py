@@ -26,7 +26,7 @@ from fafo_run.engines.base import (
     Unavailable,
     WarmUp,
 )
-from fafo_run.engines.limits import refusal, stranger
+from fafo_run.engines.limits import in_vocabulary, refusal
 from fafo_run.engines.sglang_client import Client, RefusedError
 from fafo_run.engines.sglang_info import capabilities
 from fafo_run.engines.sglang_wire import Encoder, MalformedError, completion, error_message, reply
@@ -78,25 +78,30 @@ class SglangEngine(Engine):
         return found
 
     async def warm(self, prefix: Prefix) -> WarmUp:
-        """Have the prefix computed. Raises `Unavailable`, also when the server refuses the prefix."""
-        client, _ = self._started()
-        if not prefix.ids:
-            return WarmUp(0, 0)
-        message = stranger(prefix.ids, self._vocab_size)
-        if message is not None:
-            raise Unavailable(f"the prefix can't be sent: {message}")
+        """Have the prefix computed. Raises `Unavailable`.
+
+        A prefix that the server can't take is nobody's fault here: the requests with it are refused one by
+        one.
+        """
+        client, limits = self._started()
+        count = len(prefix.ids)
+        if (
+            not prefix.ids
+            or count >= limits.context_length
+            or not in_vocabulary(prefix.ids, limits.vocab_size)
+        ):
+            return WarmUp(count, 0)
+        rid = self._name(f"warm.{prefix.artifact[:16]}")
         try:
-            body = await client.generate(
-                self._name(f"warm.{prefix.artifact[:16]}"), lambda rid: self._encoder.warm(rid, prefix)
-            )
-            meta = reply(body, prompt_tokens=len(prefix.ids)).meta_info
-        except RefusedError as error:
-            raise Unavailable(f"{client.url}: refused the prefix: {error}") from error
+            body = await client.generate(rid, lambda rid: self._encoder.warm(rid, prefix))
+            meta = reply(body, prompt_tokens=count).meta_info
+        except RefusedError:
+            return WarmUp(count, 0)
         except MalformedError as error:
             raise Unavailable(f"{client.url}: {error}") from error
         if meta.finish_reason.type == "abort":
             raise Unavailable(f"{client.url}: the warm-up was aborted: {meta.finish_reason.message}")
-        return WarmUp(meta.prompt_tokens, meta.cached_tokens)
+        return WarmUp(count, meta.cached_tokens)
 
     async def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Answer as the contract says. Raises `Unavailable`."""

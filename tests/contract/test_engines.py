@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from attrs import evolve
 
 from fafo_build.project.declaration import Sampling
-from fafo_run.engines.base import Answer, Completion, Prefix, Rejected, Request
+from fafo_run.engines.base import Answer, Completion, Prefix, Rejected, Request, WarmUp
 from fafo_run.item import FailureCode, Ids
 from tests.engine_harness import Harness, Opened
 
@@ -319,6 +319,28 @@ def test_refuses_ids_outside_the_vocabulary(harness: Harness, new_prefix: Iterat
             for bad in (harness.vocab_size, -1, 2**40):
                 await _refused(it, request(prefix, (5, bad), name=9), code)
             await ask_one(it, request(prefix, (0, harness.vocab_size - 1)))
+
+    run(main())
+
+
+def test_a_prefix_that_no_request_can_have_hurts_nothing(
+    harness: Harness, new_prefix: Iterator[Prefix]
+) -> None:
+    async def main() -> None:
+        async with harness.opened() as it:
+            for number, (ids, code) in enumerate(
+                (
+                    ((5, harness.vocab_size), FailureCode.TOKEN_OUT_OF_VOCABULARY),
+                    ((5, -1), FailureCode.TOKEN_OUT_OF_VOCABULARY),
+                    ((5,) * (it.capabilities.context_length + 1), FailureCode.TOO_LONG),
+                )
+            ):
+                bad = Prefix(f"{number:f>64x}", ids)
+                assert await it.engine.warm(bad) == WarmUp(len(ids), 0)
+                (no,) = await it.engine.generate([request(bad)])
+                assert isinstance(no, Rejected)
+                assert no.code is code
+            await ask_one(it, request(next(new_prefix)))
 
     run(main())
 

@@ -15,7 +15,7 @@ from attrs import evolve
 from fafo_build.errors import EngineError
 from fafo_build.project import declaration
 from fafo_build.project.declaration import Sampling
-from fafo_run.engines.base import Answer, Completion, Prefix, Rejected, Request, Unavailable
+from fafo_run.engines.base import Answer, Completion, Prefix, Rejected, Request, Unavailable, WarmUp
 from fafo_run.engines.sglang import SglangEngine
 from fafo_run.engines.sglang_info import capabilities
 from fafo_run.engines.sglang_wire import Encoder, MalformedError, error_message, reply
@@ -392,25 +392,24 @@ def test_what_would_kill_the_server_is_never_sent(asked: Request) -> None:
     run(main())
 
 
-def test_a_prefix_that_would_kill_the_server_is_never_sent() -> None:
+@pytest.mark.parametrize("ids", [(1, 1000), (-1,), (5,) * 600, ()])
+def test_a_prefix_that_would_kill_the_server_is_never_sent(ids: tuple[int, ...]) -> None:
     async def main() -> None:
         async with FakeSglang() as server:
             it = await started(server)
-            with pytest.raises(Unavailable, match="vocabulary"):
-                await it.warm(Prefix("b" * 64, (1, 1000)))
-            assert (await it.warm(Prefix("c" * 64, ()))).prompt_tokens == 0
+            assert await it.warm(Prefix("b" * 64, ids)) == WarmUp(len(ids), 0)
             assert server.received == []
 
     run(main())
 
 
-def test_a_prefix_that_the_server_refuses_is_unavailable() -> None:
+def test_a_prefix_that_the_server_refuses_is_left_to_its_requests() -> None:
     async def main() -> None:
         async with FakeSglang() as server:
             it = await started(server)
             server.fault = response(400, {"error": "no"})
-            with pytest.raises(Unavailable, match="refused the prefix: no"):
-                await it.warm(PREFIX)
+            assert await it.warm(PREFIX) == WarmUp(4, 0)
+            assert isinstance(await generate(it), Rejected)
 
     run(main())
 
