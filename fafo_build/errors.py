@@ -61,30 +61,34 @@ class Problem:
     def render(self) -> str:
         """Return the problem as people read it: one line, then the source line, a caret and the cure."""
         head = ": ".join(part for part in (self.where, self.field, self.message) if part)
-        lines = [head]
+        lines = [_harmless(head)]
         if self.source_line is not None:
             shown, caret = _excerpt(self.source_line.rstrip("\r\n"), self.column)
             lines.append(f"    {shown}".rstrip())
             if caret is not None:
                 lines.append("    " + " " * caret + "^")
         if self.cure:
-            lines.append(f"  cure: {self.cure}")
+            lines.append(f"  cure: {_harmless(self.cure)}")
         return "\n".join(lines)
 
 
 def _excerpt(line: str, column: int | None) -> tuple[str, int | None]:
     """Return the part of a line that is worth showing, and how many cells before the caret.
 
-    Tabs and control characters become spaces, so that the caret stands where it should and no file can
-    command a terminal; a character as wide as two letters counts as two.
+    A character as wide as two letters counts as two.
     """
-    shown = "".join(" " if unicodedata.category(char) == "Cc" else char for char in line)
+    shown = _harmless(line)
     at = min(column - 1, len(shown)) if column is not None else 0
     start = max(0, at - _WIDEST // 2) if len(shown) > _WIDEST else 0
     end = start + _WIDEST
     before, after = ("…" if start else ""), ("…" if end < len(shown) else "")
     caret = None if column is None else len(before) + sum(_cells(char) for char in shown[start:at])
     return before + shown[start:end] + after, caret
+
+
+def _harmless(text: str) -> str:
+    """Return a text in which tabs and control characters are spaces: no file can command a terminal."""
+    return "".join(" " if unicodedata.category(char) == "Cc" and char != "\n" else char for char in text)
 
 
 def _cells(char: str) -> int:

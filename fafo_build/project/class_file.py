@@ -77,7 +77,8 @@ def _references(written: Mapping[str, Any], names: Names) -> Iterator[Complaint]
             message = f"the project has several {key}s, and the class doesn't say which is meant"
             yield Complaint((), message, f"add {key} = {' or '.join(map(describe, known))}", "table")
     sources = written.get("sources")
-    for index, name in enumerate([sources] if isinstance(sources, str) else sources or ()):
+    listed = [sources] if isinstance(sources, str) else sources if isinstance(sources, list) else ()
+    for index, name in enumerate(listed):
         if isinstance(name, str) and names.sources and name not in names.sources:
             path = ("sources",) if isinstance(sources, str) else ("sources", index)
             cure = did_you_mean(name, names.sources, what="the sources of this project")

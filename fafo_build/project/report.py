@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -59,7 +60,7 @@ def field_path(path: Path, table: Mapping[str, Any]) -> str:
     for part in path:
         value = _inside(value, part)
         if isinstance(part, str):
-            key = part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else f'"{part}"'
+            key = part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else json.dumps(part, ensure_ascii=False)
             shown += f".{key}" if shown else key
         elif shown == "source" and isinstance(value, Mapping) and isinstance(value.get("name"), str):
             shown += f".{value['name']}"

@@ -181,6 +181,13 @@ HINTS: Mapping[tuple[type, str], str] = {
 }
 """What to do about keys that people write where no such key is."""
 
+TABLE_HINTS: Mapping[str, str] = {
+    **dict.fromkeys(("class", "classes"), "a class is a file of its own: classes/NAME.toml"),
+    **dict.fromkeys(("message", "sampling", "vars", "examples"), "it belongs in a class: classes/NAME.toml"),
+    "sources": "write [[source]], once for every source",
+}
+"""What to do about tables that people write in `fafo.toml` where no such table is."""
+
 MISSING: Mapping[tuple[type, str], str] = {
     (ProjectTable, "name"): 'add to [project] a line such as: name = "probes"',
     (Model, "path"): 'add a hub id, a folder, a .gguf file or package:NAME/FILE: path = "..."',
@@ -202,10 +209,10 @@ HOMES: Sequence[Mapping[type, str]] = (
     },
     {
         Run: "in [run]",
+        ProjectTable: "in [project]",
         Model: "in [model]",
         Engine: "in [engine]",
         Source: "in a [[source]]",
-        ProjectTable: "in [project]",
         Verify: "in [verify]",
         QueueDepth: "in run.queue",
         SegmentPolicy: "in run.segment",

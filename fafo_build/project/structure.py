@@ -20,7 +20,7 @@ from fafo_build.project.values import At, MistakeError, Path
 
 Noun = TypeVar("Noun")
 
-DOUBLE_BRACKETS = "write its head with double brackets, as in [[message]]"
+_DOUBLE_BRACKETS = "write its head with double brackets, as in [[message]]"
 
 # No key of a TOML file that anybody wrote by hand begins with NUL.
 _GIVEN = "\0"
@@ -150,17 +150,18 @@ def _table(value: Any) -> Mapping[str, Any]:
         return value
     if isinstance(value, list) and value and isinstance(value[0], Mapping):
         raise MistakeError(
-            "expected one table, got a list of tables", cure="write its head with single brackets: [...]"
+            "expected one table, got a list of tables", cure="write its head with single brackets, and once"
         )
     raise MistakeError(
-        f"expected a table, got {values.describe(value)}", cure="write its head as [NAME], and its keys below"
+        f"expected a table, got {values.describe(value)}",
+        cure="a table is a head such as [sampling], and its keys below",
     )
 
 
 def _listed(converter: Converter, value: Any, kind: Any) -> list[Any]:
     """Return a list's values; a single string stands for a list of one."""
-    if attrs.has(kind) and isinstance(value, Mapping):
-        raise MistakeError("expected a list of tables, got one table", cure=DOUBLE_BRACKETS)
+    if attrs.has(kind) and not isinstance(value, list):
+        raise MistakeError(f"expected a list of tables, got {values.describe(value)}", cure=_DOUBLE_BRACKETS)
     if kind is str and isinstance(value, str):
         value = [value]
     if not isinstance(value, list):
@@ -230,6 +231,8 @@ def unknown(key: str, noun: type) -> str:
 
 def unknown_table(key: str, tables: Sequence[str]) -> str:
     """Return the cure for a key at the top of `fafo.toml`, which has only tables there."""
+    if key in rules.TABLE_HINTS:
+        return rules.TABLE_HINTS[key]
     near = values.nearest(key, tables)
     if near is not None:
         return f"did you mean {near}?"

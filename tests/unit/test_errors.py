@@ -67,6 +67,7 @@ def test_a_caret_past_the_end_of_the_line_stands_at_its_end() -> None:
 
 def test_a_file_can_not_command_the_terminal() -> None:
     assert caret("a\x1b[31mb\x07\r", 2)[0] == "a [31mb"
+    assert Problem("m\x9b1m", file="\x1b[0m", cure="c\x07\nd").render() == " [0m: m 1m\n  cure: c \nd"
 
 
 @pytest.mark.parametrize("column", [1, 30, 2500, 5000, 5001])

@@ -338,6 +338,62 @@ def test_no_message_at_all(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("sources = 3", "1:11: class.exam.sources: expected a string or a list of strings, got 3"),
+        (
+            "sources = { a = 1 }",
+            "1:11: class.exam.sources: expected a string or a list of strings, got a table",
+        ),
+        ('sources = ["elements", 3]', "1:24: class.exam.sources[2]: expected a string, got 3"),
+        ('sources = "elements"\nmodel = 3', "2:9: class.exam.model: expected a string, got 3"),
+        ('sources = "elements"\nsampling = 3', "2:12: class.exam.sampling: expected a table, got 3"),
+        ('sources = "elements"\n"a\\u0007 b" = 3', '2:1: class.exam."a\\u0007 b": there is no such key'),
+    ],
+)
+def test_one_complaint_for_one_mistake(text: str, shown: str, tmp_path: Path) -> None:
+    exam = f'{text}\n[[message]]\nrole = "user"\ncontent = "x"\n'
+    found = problems(write(tmp_path, exam=exam))
+    assert found.startswith(f"classes/exam.toml:{shown}\n")
+    assert found.count("cure: ") == 1
+
+
+@pytest.mark.parametrize(
+    "written", ['message = "x"', "message = 3", "message = { role = 'user', content = 'x' }"]
+)
+def test_messages_that_are_no_list(written: str, tmp_path: Path) -> None:
+    found = problems(write(tmp_path, exam=f'sources = "elements"\n{written}\n'))
+    assert found.startswith("classes/exam.toml:2:11: class.exam.message: expected a list of tables, got ")
+    assert "[[message]]" in found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "shown"),
+    [
+        ("[run]", "[[run]]", "23:1: run: expected one table, got a list of tables"),
+        ("[model]", "[[model]]", "4:1: model: expected one table, got a list of tables"),
+        ("[model]", "[[models]]", "4:1: models: expected tables with names, got a list"),
+        ("[verify]", "[classes.exam]", "29:1: classes: there is no such key"),
+        ("[verify]", "[sampling]", "29:1: sampling: there is no such key"),
+        ("[verify]", "[sources]", "29:1: sources: there is no such key"),
+        ("[project]", "lanes = [1]\n[project]", "1:1: lanes: there is no such key"),
+        ("[project]", 'name = "x"\n[project]', "1:1: name: there is no such key"),
+        ('[project]\nname = "probes"\n', "", " project: name is missing"),
+    ],
+)
+def test_tables_of_the_main_file(old: str, new: str, shown: str, tmp_path: Path) -> None:
+    found = problems(write(tmp_path, change(MAIN, old, new)))
+    assert found.startswith(f"fafo.toml:{shown}")
+    assert found.count("cure: ") == 1
+
+
+def test_a_main_file_with_a_source_that_is_no_list(tmp_path: Path) -> None:
+    for written in ("source = 3", 'source = "x"', "[source]\nname = 'x'"):
+        found = problems(write(tmp_path, written + '\n[model]\npath = "x"\n[project]\nname = "x"\n'))
+        assert ": source: expected a list of tables, got " in found
+
+
 def test_a_wrong_name_of_a_class(tmp_path: Path) -> None:
     shown = problems(write(tmp_path, **{"two words": EXAM}))
     assert shown.startswith(
