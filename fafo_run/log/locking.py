@@ -1,0 +1,137 @@
+"""One owner per store: a flock on LOCK and on the run's folder. What LOCK contains is only a message.
+
+The folder is locked too, since a LOCK that someone deletes can be made anew beside the one that is held.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+from fafo_build.errors import Problem, StoreError
+from fafo_run.log.fs import Disk, refusing
+
+_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "afs", "9p"})
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_MOUNTS = Path("/proc/self/mountinfo")
+_TRIES = 8
+
+
+class StoreBusy(StoreError):
+    """Another run uses this store; wait for it or stop it."""
+
+
+class StoreLock:
+    """A held lock; the system frees it when the process ends, however it ends."""
+
+    def __init__(self, disk: Disk, path: Path, lock_fd: int, folder_fd: int) -> None:
+        self._disk = disk
+        self._path = path
+        self._fds = [lock_fd, folder_fd]
+        self._inode = os.fstat(lock_fd).st_ino
+
+    @classmethod
+    def acquire(cls, disk: Disk, path: Path, *, force: bool = False) -> StoreLock:
+        """Lock without waiting. `path` is the LOCK file, its folder must be there.
+
+        Raises `StoreBusy` when another process, or another lock in this one, holds it, and `StoreError` on a
+        network file system unless `force`d: its locks don't hold everywhere.
+        """
+        if not force:
+            _refuse_network(path.parent)
+        folder_fd = refusing(path, disk.open, path.parent, os.O_RDONLY)
+        try:
+            if not refusing(path, disk.lock, folder_fd, exclusive=True):
+                raise _busy(path)
+            lock_fd = _lock_file(disk, path)
+        except BaseException:
+            disk.close(folder_fd)
+            raise
+        message = json.dumps({"pid": os.getpid(), "started": int(time.time()), "boot_id": boot_id()})
+        os.ftruncate(lock_fd, 0)
+        os.pwrite(lock_fd, message.encode() + b"\n", 0)
+        return cls(disk, path, lock_fd, folder_fd)
+
+    @property
+    def held(self) -> bool:
+        """False after `release`."""
+        return bool(self._fds)
+
+    def check(self) -> None:
+        """Raise `StoreError` when LOCK isn't the file that was locked: someone deleted or replaced it."""
+        found = self._disk.inode(self._path)
+        if found is None or found[1] != self._inode:
+            message = "LOCK was deleted or replaced while this run held it"
+            cure = "never delete LOCK: the system frees it when its process ends; start the run again"
+            raise StoreError(Problem(message, file=str(self._path), cure=cure))
+
+    def release(self) -> None:
+        """Free the store; safe to call twice. LOCK stays."""
+        while self._fds:
+            self._disk.close(self._fds.pop())
+
+
+def _lock_file(disk: Disk, path: Path) -> int:
+    for _ in range(_TRIES):
+        fd = refusing(path, disk.open, path, os.O_RDWR | os.O_CREAT)
+        if not refusing(path, disk.lock, fd, exclusive=True):
+            disk.close(fd)
+            raise _busy(path)
+        if disk.inode(path) == (os.fstat(fd).st_dev, os.fstat(fd).st_ino):
+            return fd
+        # The name was deleted and made anew between open and flock: what is locked is not what others see.
+        disk.close(fd)
+    raise _busy(path)
+
+
+def _busy(path: Path) -> StoreBusy:
+    try:
+        said = json.loads(path.read_bytes() or b"{}")
+        pid = said.get("pid") if isinstance(said, dict) else None
+    except (OSError, ValueError):
+        pid = None
+    owner = f"process {pid}" if isinstance(pid, int) else "another process"
+    cure = "wait until it has finished, or stop it (Ctrl-C is safe); LOCK itself need not be deleted"
+    return StoreBusy(Problem(f"{owner} is using this store", file=str(path.parent), cure=cure))
+
+
+def _refuse_network(folder: Path) -> None:
+    kind = file_system(folder)
+    if kind in _NETWORK:
+        message = f"the store is on a network file system ({kind}), where locks and syncs can't be trusted"
+        cure = "put the store on a local disk"
+        raise StoreError(Problem(message, file=str(folder), cure=cure))
+
+
+def file_system(folder: Path, mounts: str | None = None) -> str | None:
+    """Return the type of the file system that holds `folder`, None where the system doesn't say.
+
+    `mounts` is the text of /proc/self/mountinfo.
+    """
+    if mounts is None:
+        try:
+            mounts = _MOUNTS.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+    best, kind = "", None
+    for line in mounts.splitlines():
+        before, separator, after = line.partition(" - ")
+        fields = before.split()
+        if not separator or len(fields) < 5:
+            continue
+        mount = fields[4].replace("\\040", " ")
+        inside = mount == "/" or (str(folder.resolve()) + "/").startswith(mount + "/")
+        # A later line of the same length is mounted over the earlier one.
+        if inside and len(mount) >= len(best):
+            best, kind = mount, after.split()[0]
+    return kind
+
+
+def boot_id() -> str:
+    """Return what names this boot of the machine; empty where the system doesn't say."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,163 @@
+"""Counts and token sums over records. Pure: no files, no index.
+
+A `Tally` is a sum that records can be added to and taken from; a `Summary` is what people are shown.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from attrs import Factory, asdict, define, frozen
+
+from fafo_run.item import Failure, Output, Record
+from fafo_run.log.payload import decode, encode
+
+
+@frozen
+class Group:
+    """What the records of one line of a summary share."""
+
+    class_name: str
+    source: str
+    artifact: str
+    sampling_hash: str
+    model_fingerprint: str
+    server: str
+
+
+@define
+class Counts:
+    """Sums over records. Token sums and finish reasons are over outputs only."""
+
+    outputs: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    expected_cached_tokens: int = 0
+    credited_tokens: int = 0
+    """Per output the smaller of cached and expected: a surplus of one never hides the lack of another."""
+    output_tokens: int = 0
+    empty_outputs: int = 0
+    """Outputs without a single id."""
+    superseded: int = 0
+    """Records that don't count any more: a failure whose item has an output now."""
+    failures: Counter[str] = Factory(Counter)
+    """By failure code."""
+    finish_reasons: Counter[str] = Factory(Counter)
+    """By type."""
+
+    @property
+    def failed(self) -> int:
+        """All failures."""
+        return sum(self.failures.values())
+
+    def add(self, other: Counts, sign: int = 1) -> None:
+        """Add another's sums, or take them away with `sign` -1."""
+        self.outputs += sign * other.outputs
+        self.prompt_tokens += sign * other.prompt_tokens
+        self.cached_tokens += sign * other.cached_tokens
+        self.expected_cached_tokens += sign * other.expected_cached_tokens
+        self.credited_tokens += sign * other.credited_tokens
+        self.output_tokens += sign * other.output_tokens
+        self.empty_outputs += sign * other.empty_outputs
+        self.superseded += sign * other.superseded
+        _add(self.failures, other.failures, sign)
+        _add(self.finish_reasons, other.finish_reasons, sign)
+
+
+def _add(counter: Counter[str], other: Mapping[str, int], sign: int) -> None:
+    for name, count in other.items():
+        counter[name] += sign * count
+        if not counter[name]:
+            del counter[name]
+
+
+@frozen
+class Summary:
+    """What the results hold."""
+
+    groups: Mapping[Group, Counts]
+    undecodable: int
+    """Entries whose checksum holds and which can't be read all the same."""
+
+    @property
+    def total(self) -> Counts:
+        """The sums over all groups."""
+        total = Counts()
+        for counts in self.groups.values():
+            total.add(counts)
+        return total
+
+
+class Tally:
+    """A sum per group. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.groups: dict[Group, Counts] = {}
+        self.undecodable = 0
+
+    @classmethod
+    def of(cls, record: Record) -> Tally:
+        """Return the tally of one record."""
+        tally = cls()
+        tally.add(record)
+        return tally
+
+    def add(self, record: Record) -> None:
+        """Count one record."""
+        said = record.provenance
+        group = Group(
+            said.class_name,
+            said.source,
+            said.artifact,
+            said.sampling_hash,
+            said.model_fingerprint,
+            record.server,
+        )
+        counts = self.groups.setdefault(group, Counts())
+        match record.outcome:
+            case Output() as output:
+                counts.outputs += 1
+                counts.prompt_tokens += record.prompt_tokens
+                counts.cached_tokens += output.cached_tokens
+                counts.expected_cached_tokens += output.expected_cached_tokens
+                counts.credited_tokens += min(output.cached_tokens, output.expected_cached_tokens)
+                counts.output_tokens += len(output.ids)
+                counts.empty_outputs += not output.ids
+                counts.finish_reasons[output.finish_reason.type] += 1
+            case Failure() as failure:
+                counts.failures[failure.code.value] += 1
+
+    def merge(self, other: Tally) -> None:
+        """Add another tally."""
+        self.undecodable += other.undecodable
+        for group, counts in other.groups.items():
+            self.groups.setdefault(group, Counts()).add(counts)
+
+    def supersede(self, other: Tally) -> None:
+        """Take away the tally of one record, which doesn't count any more, and count it as superseded."""
+        for group, counts in other.groups.items():
+            mine = self.groups.setdefault(group, Counts())
+            mine.add(counts, -1)
+            mine.superseded += 1
+
+    def summary(self) -> Summary:
+        """Return the sums as they are now; what is added later doesn't change them."""
+        copy = Tally()
+        copy.merge(self)
+        return Summary(copy.groups, copy.undecodable)
+
+    def pack(self) -> bytes:
+        """Return the tally as bytes for the index."""
+        groups = [(list(asdict(group).values()), asdict(counts)) for group, counts in self.groups.items()]
+        return encode((self.undecodable, groups))
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Tally:
+        """Return what `pack` packed. Raises `TypeError` or `ValueError` for other bytes."""
+        tally = cls()
+        tally.undecodable, groups = decode(data)
+        for group, counts in groups:
+            counts |= {name: Counter(counts[name]) for name in ("failures", "finish_reasons")}
+            tally.groups[Group(*group)] = Counts(**counts)
+        return tally

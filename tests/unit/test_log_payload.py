@@ -1,0 +1,58 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.log_nouns import FAKE, JUDGE
+
+from fafo_run.log.format import WIDE, Kind
+from fafo_run.log.payload import (
+    ProvenanceCache,
+    Undecodable,
+    number_provenance,
+    pack_ids,
+    pack_provenance,
+    unpack,
+    unpack_ids,
+    unpack_provenance,
+)
+
+
+@given(st.lists(st.integers(0, 2**32 - 1)), st.lists(st.integers(0, 65_535)))
+def test_ids_round_trip(first, second):
+    word, parts = pack_ids(tuple(first), tuple(second))
+    assert [unpack_ids(word, part) for part in parts] == [tuple(first), tuple(second)]
+
+
+@pytest.mark.parametrize(("top", "flag", "size"), [(65_535, 0, 2), (65_536, WIDE, 4)])
+def test_ids_are_u16_when_all_fit(top, flag, size):
+    assert pack_ids((0, top), (7,)) == (
+        flag,
+        [bytes(size) + top.to_bytes(size, "little"), (7).to_bytes(size, "little")],
+    )
+
+
+def test_ids_beyond_u32_are_refused():
+    with pytest.raises(OverflowError):
+        pack_ids((2**32,))
+
+
+def test_half_an_id_is_undecodable():
+    with pytest.raises(Undecodable):
+        unpack_ids(WIDE, b"\1\2\3")
+
+
+@pytest.mark.parametrize("said", [JUDGE, FAKE])
+def test_provenance_round_trip(said):
+    assert unpack_provenance(number_provenance(3, pack_provenance(said))) == (3, said)
+
+
+def test_equal_provenance_packs_to_equal_bytes():
+    cache = ProvenanceCache(limit=1)
+    again = unpack_provenance(number_provenance(0, pack_provenance(FAKE)))[1]
+    assert again is not FAKE and cache.pack(FAKE) == cache.pack(again)
+    assert cache.pack(JUDGE) != cache.pack(FAKE)
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x01", b"\x93\x01\x02\x03"])
+def test_what_is_no_payload(payload):
+    with pytest.raises(Undecodable):
+        unpack(payload, Kind.OUTPUT)

@@ -1,0 +1,361 @@
+import errno
+import os
+import struct
+import threading
+
+import pytest
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fafo_build.errors import StoreError
+from fafo_run.log.directory import RunDirectory
+from fafo_run.log.fs import Disk, DiskFull, SyncFailed
+from fafo_run.log.recovery import recover
+from fafo_run.queue.queue import Queue, retire_done
+from fafo_run.queue.reader import QueueReader
+from tests.log_nouns import JUDGE, item, look, name_of, provenance
+
+OTHER = provenance("explain")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def directory(path):
+    with RunDirectory.own(path) as directory:
+        yield directory
+
+
+@pytest.fixture
+def queue(directory):
+    queue = Queue(directory)
+    yield queue
+    queue.close(clean=False)
+
+
+def reopen(queue: Queue, directory: RunDirectory, *, clean: bool = False) -> Queue:
+    queue.close(clean=clean)
+    recover(directory)
+    return Queue(directory)
+
+
+def numbers(claims) -> list[int]:
+    return [int(claim.item.key.strip("ké")) for claim in claims]
+
+
+def test_items_come_back_exactly(queue):
+    items = [
+        item(1),
+        item(2, suffix=()),
+        item(3, suffix=(65_536, 2**32 - 1)),
+        item(4, suffix=tuple(range(50))),
+    ]
+    items[1] = evolve(items[1], bounds=())
+    queue.append(items)
+    assert [claim.item for claim in queue.claim(9)] == items
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**32 - 1), st.text(max_size=5)), min_size=1, max_size=9))
+def test_any_item_round_trips(tmp_path_factory, drawn):
+    with RunDirectory.own(tmp_path_factory.mktemp("run")) as directory:
+        queue = Queue(directory)
+        items = [
+            evolve(item(number), key=key, suffix=(id_,), bounds=((0, 1),))
+            for number, (id_, key) in enumerate(drawn)
+        ]
+        queue.append(items)
+        queue = reopen(queue, directory)
+        assert [claim.item for claim in queue.claim(99)] == items
+        queue.close(clean=False)
+
+
+def test_durable_across_an_unclean_end(queue, directory):
+    queue.append([item(number) for number in range(10)])
+    queue.retire(queue.claim(3))
+    again = reopen(queue, directory)
+    assert again.depth() == 7
+    assert again.identities() == {name_of(number) for number in range(3, 10)}
+    assert numbers(again.claim(99)) == list(range(3, 10))
+    again.close(clean=True)
+
+
+def test_a_segment_that_was_there_is_never_appended_to(queue, directory, path):
+    queue.append([item(1)])
+    queue = reopen(queue, directory)
+    before = (path / "queue" / "00000001.seg").read_bytes()
+    queue.append([item(2)])
+    assert (path / "queue" / "00000001.seg").read_bytes() == before
+    assert look(path / "queue" / "00000001.seg")[1].seal is not None
+    assert look(path / "queue" / "00000002.seg")[1].seal is None
+    queue.close(clean=True)
+
+
+def test_claims_drain_one_artifact_and_lane_before_the_next(queue):
+    queue.append([item(1), item(2, OTHER), item(3, lane=1024), item(4), item(5, OTHER)])
+    assert numbers(queue.claim(1)) == [1]
+    queue.append([item(6)])
+    assert numbers(queue.claim(99)) == [4, 6]
+    assert numbers(queue.claim(1)) == [2]
+    queue.append([item(7)])
+    assert numbers(queue.claim(99)) == [5], "the present group goes on, although the other is older"
+    assert numbers(queue.claim(99)) == [7]
+    assert numbers(queue.claim(99)) == [3]
+    assert queue.claim(99) == [] and queue.depth() == 7 and queue.claimed() == 7
+
+
+def test_claim_of_nothing(queue):
+    queue.append([item(1)])
+    assert queue.claim(0) == []
+
+
+def test_release_hands_out_again_with_the_next_attempt(queue):
+    queue.append([item(number) for number in range(5)])
+    first = queue.claim(4)
+    queue.retire(first[1:2])
+    queue.release([first[0], first[2]])
+    again = queue.claim(99)
+    assert numbers(again) == [0, 2, 4], "neither the retired one nor the one in flight"
+    assert [claim.attempt for claim in again] == [2, 2, 1]
+
+
+def test_a_late_completion_is_told_apart(queue):
+    queue.append([item(1)])
+    (late,) = queue.claim(1)
+    queue.release([late])
+    (current,) = queue.claim(1)
+    assert not queue.is_current(late) and queue.is_current(current)
+    queue.release([late])
+    assert queue.is_current(current), "a late claim can't give back what another holds"
+    assert queue.claim(1) == []
+    assert queue.retire([late]) == 1
+    assert not queue.is_current(current) and queue.retire([current]) == 0 and queue.depth() == 0
+
+
+def test_leases_end_on_the_monotonic_clock(directory):
+    now = [100.0]
+    queue = Queue(directory, lease=10, monotonic=lambda: now[0])
+    queue.append([item(1)])
+    claims = queue.claim(1)
+    assert queue.expired() == [] and queue.expired(109.9) == []
+    now[0] = 110.0
+    assert queue.expired() == claims
+    queue.close(clean=True)
+
+
+def test_rotation(directory, path):
+    queue = Queue(directory, segment_bytes=8192)
+    for number in range(100):
+        queue.append([item(number)])
+    files = sorted((path / "queue").glob("*.seg"))
+    assert len(files) > 2
+    assert all(look(file)[1].seal is not None for file in files[:-1])
+    assert numbers(queue.claim(999)) == list(range(100))
+    queue.close(clean=False)
+
+
+def test_collect_removes_what_is_done_and_nothing_else(directory, path):
+    queue = Queue(directory, segment_bytes=8192)
+    queue.append([item(number) for number in range(50)])
+    queue.append([item(50)])
+    claims = queue.claim(50)
+    queue.retire(claims[:-1])
+    queue.sync_markers()
+    assert queue.collect() == 0
+    queue.retire(claims[-1:])
+    assert queue.collect() == 1
+    assert [file.name for file in (path / "queue").iterdir()] == ["00000002.seg"]
+    assert queue.depth() == 1
+    assert queue.retire(claims) == 0, "claims on a segment that is gone are harmless"
+    queue.retire(queue.claim(1))
+    queue.append([item(51)])
+    assert queue.collect() == 0, "still in use"
+    queue.retire(queue.claim(1))
+    assert queue.collect() == 1, "idle since the last call: sealed, then removed"
+    queue.append([item(52)])
+    assert numbers(queue.claim(9)) == [52]
+    queue.close(clean=False)
+
+
+def test_collect_counts_anew_and_never_trusts_a_counter(queue, path):
+    queue.append([item(1), item(2)])
+    queue.retire(queue.claim(2))
+    queue.collect()
+    offset = look(path / "queue" / "00000001.seg")[2][-1].offset
+    with (path / "queue" / "00000001.seg").open("r+b") as file:
+        file.seek(offset + 4)
+        file.write(struct.pack("<I", 0xB3B6A9BB))
+    assert queue.collect() == 0
+    assert (path / "queue" / "00000001.seg").exists()
+
+
+def test_a_reader_holds_off_the_collector_and_nothing_else(queue, path):
+    queue.append([item(1), item(2)])
+    reading = QueueReader.open(path).items()
+    assert next(reading) == item(1)
+    queue.append([item(3)])
+    queue.retire(queue.claim(3))
+    assert queue.collect() == 0 and queue.collect() == 0
+    assert list(reading) == [item(2)], "what it had begun to read"
+    assert queue.collect() == 1
+    assert QueueReader.open(path).depth() == 0
+
+
+def test_reader_beside_a_run(queue, path):
+    reader = QueueReader.open(path)
+    queue.append([item(1), item(2, OTHER), item(3)])
+    queue.retire(queue.claim(1))
+    assert reader.depth() == 2 and reader.identities() == {name_of(2), name_of(3)}
+    assert reader.find(name_of(3)) == item(3) and reader.find(name_of(1)) is None
+    assert reader.waiting() == {
+        ("judge", "elements", JUDGE.artifact): 1,
+        ("explain", "elements", OTHER.artifact): 1,
+    }
+
+
+def test_a_clean_close_leaves_nothing_of_what_is_done(queue, path):
+    queue.append([item(1)])
+    queue.retire(queue.claim(1))
+    queue.close(clean=True)
+    queue.close(clean=True)
+    assert list((path / "queue").iterdir()) == []
+
+
+def test_step_7_retires_what_has_a_record(queue, directory):
+    queue.append([item(number) for number in range(4)])
+    queue = reopen(queue, directory)
+    assert retire_done(queue, {name_of(1), name_of(3)}) == 2
+    assert retire_done(queue, {name_of(1), name_of(3)}) == 0
+    assert numbers(queue.claim(9)) == [0, 2]
+    queue.close(clean=True)
+
+
+def test_an_odd_marker_reads_as_live(queue, directory, path):
+    queue.append([item(1)])
+    queue.retire(queue.claim(1))
+    queue.close(clean=False)
+    file = path / "queue" / "00000001.seg"
+    data = bytearray(file.read_bytes())
+    data[look(file)[2][-1].offset + 4] ^= 1
+    file.write_bytes(data)
+    report = recover(directory)
+    assert report.odd_markers == 1 and report.damaged
+    queue = Queue(directory)
+    assert numbers(queue.claim(9)) == [1]
+    queue.close(clean=True)
+
+
+def test_damage_stops_claims_and_changes_nothing_until_recovery(queue, directory, path):
+    queue.append([item(number) for number in range(3)])
+    file = path / "queue" / "00000001.seg"
+    offset = look(file)[2][2].offset
+    with file.open("r+b") as handle:
+        handle.seek(offset + 50)
+        handle.write(b"\xff\xff\xff")
+    with pytest.raises(StoreError, match="can't be read") as caught:
+        queue.claim(3)
+    assert caught.value.problems[0].cure
+    assert queue.claimed() == 0 and queue.depth() == 3
+    queue = reopen(queue, directory)
+    assert queue.depth() == 2 and numbers(queue.claim(9)) == [0, 2]
+    queue.close(clean=True)
+
+
+def test_lost_provenance_is_an_error_that_says_what_to_do(queue, directory, path):
+    queue.append([item(1)])
+    queue.close(clean=False)
+    file = path / "queue" / "00000001.seg"
+    data = bytearray(file.read_bytes())
+    data[4096 + 60] ^= 1
+    file.write_bytes(data)
+    recover(directory)
+    queue = Queue(directory)
+    with pytest.raises(StoreError, match="provenance"):
+        queue.claim(1)
+    queue.close(clean=False)
+
+
+class FaultyDisk(Disk):
+    room = 1 << 40
+    fail_sync = False
+
+    def pwrite(self, fd, data, offset):
+        if offset + len(data) > self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().pwrite(fd, data, offset)
+
+    def fdatasync(self, fd):
+        if self.fail_sync:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().fdatasync(fd)
+
+
+def test_full_disk_queues_nothing_and_the_queue_goes_on(path):
+    disk = FaultyDisk()
+    with RunDirectory.own(path, disk) as directory:
+        queue = Queue(directory)
+        queue.append([item(1)])
+        disk.room = 4096 + 2000
+        with pytest.raises(DiskFull):
+            queue.append([item(number) for number in range(2, 50)])
+        assert queue.depth() == 1
+        disk.room = 1 << 40
+        queue.append([item(99)])
+        assert numbers(queue.claim(9)) == [1, 99]
+        queue.close(clean=False)
+
+
+def test_a_failed_sync_is_never_tried_again(path):
+    disk = FaultyDisk()
+    with RunDirectory.own(path, disk) as directory:
+        queue = Queue(directory)
+        queue.append([item(1)])
+        disk.fail_sync = True
+        with pytest.raises(SyncFailed):
+            queue.append([item(2)])
+        disk.fail_sync = False
+        for call in (
+            lambda: queue.append([item(3)]),
+            lambda: queue.claim(1),
+            queue.sync_markers,
+            queue.collect,
+        ):
+            with pytest.raises(SyncFailed):
+                call()
+        queue.close(clean=True)
+
+
+def test_three_threads(queue):
+    total, done = 400, []
+    failed: list[BaseException] = []
+
+    def produce():
+        for number in range(0, total, 10):
+            queue.append([item(at) for at in range(number, number + 10)])
+
+    def consume():
+        try:
+            while len(done) < total:
+                claims = queue.claim(7)
+                queue.release(claims[:1])
+                done.extend(numbers(claims[1:]))
+                queue.retire(claims[1:])
+                if not claims[1:]:
+                    claims = queue.claim(1)
+                    done.extend(numbers(claims))
+                    queue.retire(claims)
+                queue.sync_markers()
+                queue.collect()
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    threads = [threading.Thread(target=produce), threading.Thread(target=consume)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failed and sorted(done) == list(range(total)) and queue.depth() == 0
