@@ -27,8 +27,12 @@ class Overridden:
 
 
 def active(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of the variables that override a project's keys, sorted; never their values."""
-    return tuple(sorted(name for name in env if name == ENGINE_URLS or _SOURCE_URL.fullmatch(name)))
+    """Return the names of the variables that override a project's keys, sorted; never their values.
+
+    An empty one counts as not set: that is what a CI service makes of a secret that isn't there.
+    """
+    known = (name for name in env if name == ENGINE_URLS or _SOURCE_URL.fullmatch(name))
+    return tuple(sorted(name for name in known if env[name].strip()))
 
 
 def apply(table: Mapping[str, Any], env: Mapping[str, str]) -> Overridden:

@@ -65,3 +65,14 @@ def test_a_variable_that_fits_two_sources(tmp_path: Path) -> None:
         write(tmp_path, change(MAIN, "[run]", again)), {"FAFO_SOURCE_COUNTRIES_URL": "sqlite:///d.db"}
     )
     assert shown.startswith("FAFO_SOURCE_COUNTRIES_URL: several fit this environment variable: ")
+
+
+def test_an_empty_variable_counts_as_not_set(tmp_path: Path) -> None:
+    env = {"FAFO_ENGINE_URLS": "", "FAFO_SOURCE_COUNTRIES_URL": " "}
+    assert active_overrides(env) == ()
+    assert load_project(write(tmp_path), env).sources["countries"].url == "sqlite:///data/world.db"
+
+
+def test_a_url_for_a_source_of_another_type(tmp_path: Path) -> None:
+    shown = problems(write(tmp_path), {"FAFO_SOURCE_ELEMENTS_URL": "sqlite:///b.db"})
+    assert shown.startswith('FAFO_SOURCE_ELEMENTS_URL: a source of type "files" has no url')
