@@ -96,7 +96,7 @@ def test_opening_reads_nothing_and_imports_nothing_heavy(tmp_path: Path) -> None
         "from fafo_build.project.declaration import Source\n"
         "from fafo_run.sources.view import open_source\n"
         "for kind in ('files', 'sql'):\n"
-        "    open_source(Source('s', kind, ('id',), path=('absent.csv',), url='sqlite:///absent.db'), Path('.'))\n"
+        "    open_source(Source('s', kind, ('id',), path=('absent.csv',), url='sqlite:///a.db'), Path('.'))\n"
         "print([name for name in ('pyarrow', 'numpy', 'datasets', 'torch') if name in sys.modules])\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
