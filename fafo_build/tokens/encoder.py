@@ -76,9 +76,11 @@ class TextEncoder:
         """Return where control tokens stand in `text`, as begin and end (exclusive) in characters."""
         return [match.span() for match in self._find.finditer(text)]
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids, control tokens included."""
-        return str(self._canonical.decode(list(ids), skip_special_tokens=False))
+    def decode(self, ids: Iterable[int], *, control: bool = True) -> str:
+        """Return the text of ids, with or without the control tokens among them."""
+        left_out = set() if control else set(self.control.values())
+        kept = [token for token in ids if token not in left_out]
+        return str(self._canonical.decode(kept, skip_special_tokens=False))
 
     def pieces(self, text: str) -> list[tuple[int, int]]:
         """Return the pre-tokens of `text`: begin and end (exclusive), in characters. No control token is

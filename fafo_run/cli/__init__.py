@@ -1,0 +1,75 @@
+"""The command `fafo`: parse, call, print. Every error that a person sees is printed here, in one place."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import traceback
+
+import click
+
+from fafo_build.cli.build import build
+from fafo_build.cli.init import init
+from fafo_build.errors import ExitCode, FafoError
+from fafo_run.cli.export import export
+from fafo_run.cli.items import items
+from fafo_run.cli.model import model
+from fafo_run.cli.run import run
+from fafo_run.cli.show import show
+from fafo_run.cli.status import status
+from fafo_run.cli.store import store
+from fafo_run.cli.verify import verify
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("-C", "folder", metavar="DIR", default=".", help="The project's folder, or one inside it.")
+@click.version_option(package_name="fafo")
+@click.pass_context
+def cli(context: click.Context, folder: str) -> None:
+    """Make for model-generated datasets: bake prompts, run them over sources, prove the cache.
+
+    Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 your input, 2 usage, 3 finished but some
+    items failed, 4 verify: below, 5 verify: can't tell, 70 a bug in fafo, 130 interrupted (state safe).
+    """
+    context.obj = folder
+
+
+for _command in (init, build, items, run, status, verify, show, export, store, model):
+    cli.add_command(_command)
+
+
+def main() -> None:
+    """Run the command line and end the process with the exit code of docs/errors.md."""
+    sys.exit(_run())
+
+
+def _run() -> int:
+    try:
+        code = cli.main(standalone_mode=False)
+    except FafoError as error:
+        click.echo(error.render(), err=True)
+        return error.exit_code
+    except click.exceptions.Abort:
+        return ExitCode.INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader of our output went away (`fafo show | head`): nothing is wrong with the state.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13
+    except Exception:  # noqa: BLE001 - printed whole, with its own exit code
+        traceback.print_exc()
+        click.echo(_bug_report(), err=True)
+        return ExitCode.BUG
+    return code if isinstance(code, int) else ExitCode.DONE
+
+
+def _bug_report() -> str:
+    from fafo_run.version import VERSION
+
+    return (
+        "\nThis is a bug in fafo. What was recorded is safe. Please report the lines above, the command, and:\n"
+        f"  fafo {VERSION}, Python {platform.python_version()}, {platform.platform()}"
+    )

@@ -16,6 +16,7 @@ from fafo_run.log.fs import Disk, refusing
 _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "afs", "9p"})
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MOUNTS = Path("/proc/self/mountinfo")
+_LOCKS = Path("/proc/locks")
 _TRIES = 8
 
 
@@ -71,6 +72,20 @@ class StoreLock:
         """Free the store; safe to call twice. LOCK stays."""
         while self._fds:
             self._disk.close(self._fds.pop())
+
+
+def is_held(path: Path) -> bool:
+    """Return whether some process holds the LOCK file at `path`.
+
+    Asks the kernel's list of locks: to try the lock would, for that moment, keep a run from starting.
+    """
+    try:
+        inode = path.stat().st_ino
+    except FileNotFoundError:
+        return False
+    lines = _LOCKS.read_text(encoding="ascii").splitlines()
+    # 12: FLOCK  ADVISORY  WRITE 4711 fe:00:1835 0 EOF
+    return any(f":{inode} " in line and " FLOCK " in line and " WRITE " in line for line in lines)
 
 
 def _lock_file(disk: Disk, path: Path) -> int:

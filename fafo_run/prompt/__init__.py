@@ -1,5 +1,5 @@
 """A row becomes a prompt: the ids after an artifact's prefix. Knows nothing of sources, queues or engines."""
 
-from fafo_run.prompt.encoder import Prompt, PromptEncoder, PromptError, text_of
+from fafo_run.prompt.encoder import Prompt, PromptEncoder, PromptError
 
-__all__ = ["Prompt", "PromptEncoder", "PromptError", "text_of"]
+__all__ = ["Prompt", "PromptEncoder", "PromptError"]

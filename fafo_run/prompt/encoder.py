@@ -59,9 +59,18 @@ class PromptEncoder:
         whole = self._assembler.whole(self._holes(fields, source, key))
         return reference(self._encoder, whole) == [*self._artifact.prefix, *prompt.suffix]
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids, control tokens included."""
-        return self._encoder.decode(ids)
+    @property
+    def prefix(self) -> Ids:
+        """The ids that every prompt of the artifact begins with."""
+        return self._artifact.prefix
+
+    def prompt_text(self, suffix: Iterable[int]) -> tuple[str, str]:
+        """Return prefix and suffix of a prompt as text, control tokens included."""
+        return self._artifact.spans[0].text, self._encoder.decode(suffix)
+
+    def output_text(self, ids: Iterable[int]) -> str:
+        """Return an output as text, without control tokens."""
+        return self._encoder.decode(ids, control=False)
 
     def _holes(self, fields: Mapping[str, Value], source: str, key: str) -> list[Marked]:
         try:
@@ -71,11 +80,6 @@ class PromptEncoder:
             ]
         except (RowError, HeadMismatchError) as error:
             raise PromptError(str(error)) from error
-
-
-def text_of(artifact: Artifact, suffix: Iterable[int], tokenizer_json: str | bytes) -> str:
-    """Return the text of a whole prompt from its ids, control tokens included."""
-    return TextEncoder(tokenizer_json).decode([*artifact.prefix, *suffix])
 
 
 def _unicode(text: Marked) -> Marked:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 
 from attrs import define, field
 
@@ -20,6 +20,9 @@ from fafo_run.queue.payload import provenance_number, read_item
 
 _PIECE = 256 << 10
 """Bytes read at once for a claim, which takes few entries."""
+
+Wanted = Callable[[QueuedItem], bool]
+"""Which items somebody is after."""
 
 
 @define(eq=False)
@@ -74,9 +77,9 @@ class Part:
                 yield found
 
     def choose(
-        self, limit: int, taken: Container[tuple[bytes, int]]
+        self, limit: int, taken: Container[tuple[bytes, int]], wanted: Wanted
     ) -> tuple[list[tuple[int, QueuedItem]], int]:
-        """Return up to `limit` items that wait, with their offsets, and the position behind them.
+        """Return up to `limit` wanted items that wait, with their offsets, and the position behind them.
 
         Changes nothing. Raises `StoreError` for an entry that is damaged or can't be read.
         """
@@ -84,7 +87,10 @@ class Part:
         for entry in self.living(self.position):
             if (self.header.uuid, entry.offset) in taken:
                 continue
-            chosen.append((entry.offset, self.read(entry)))
+            item = self.read(entry)
+            if not wanted(item):
+                continue
+            chosen.append((entry.offset, item))
             if len(chosen) == limit:
                 return chosen, entry.end
         return chosen, self.end

@@ -20,7 +20,7 @@ from fafo_run.log.payload import ProvenanceCache
 from fafo_run.log.reader import read_header, scan, segments
 from fafo_run.log.recovery import next_sequence
 from fafo_run.queue.claims import ClaimTable
-from fafo_run.queue.part import Part
+from fafo_run.queue.part import Part, Wanted
 from fafo_run.queue.payload import draft
 
 LEASE = 3600.0
@@ -106,16 +106,17 @@ class Queue:
         with self._maintain:
             return {entry.identity for part in self._listed() for entry in part.living()}
 
-    def claim(self, limit: int) -> list[Claim]:
-        """Hand out up to `limit` items of one (model, artifact, lane); none when nothing waits.
+    def claim(self, limit: int, wanted: Wanted = lambda _: True) -> list[Claim]:
+        """Hand out up to `limit` wanted items of one (model, artifact, lane); none when none waits.
 
-        One such group is drained before the next, and then the oldest comes first. Raises `StoreError` when
+        What isn't wanted keeps waiting, and isn't looked at again before the queue is opened anew: `wanted` is to
+        be the same throughout a run. One such group is drained before the next, and then the oldest comes first. Raises `StoreError` when
         an entry can't be read; then nothing was handed out.
         """
         with self._state:
             self._check()
             for route in self._routes():
-                claims = self._claim_from(route, limit)
+                claims = self._claim_from(route, limit, wanted)
                 if claims:
                     self._present = route
                     return claims
@@ -161,6 +162,20 @@ class Queue:
                     if entry.identity in done:
                         retired += part.retire(entry.offset)
             return retired
+
+    def discard(self, unwanted: Wanted) -> int:
+        """Mark every item done that is unwanted, without a record; return how many. For the start of a run.
+
+        For items that the declaration doesn't stand for any more: what it stands for now is queued anew.
+        """
+        with self._maintain, self._state:
+            self._check()
+            discarded = 0
+            for part in self._parts.values():
+                for entry in part.living():
+                    if unwanted(part.read(entry)):
+                        discarded += part.retire(entry.offset)
+            return discarded
 
     def sync_markers(self) -> None:
         """Make all markers durable. Raises `SyncFailed`; then the queue does nothing any more."""
@@ -222,14 +237,14 @@ class Queue:
         routes.sort(key=lambda route: route != self._present)
         return routes
 
-    def _claim_from(self, route: Route, limit: int) -> list[Claim]:
+    def _claim_from(self, route: Route, limit: int, wanted: Wanted) -> list[Claim]:
         chosen: list[tuple[Part, int, QueuedItem]] = []
         positions: list[tuple[Part, int]] = []
         parts = [part for part in self._parts.values() if part.route == route and part.position < part.end]
         for part in sorted(parts, key=lambda part: part.header.sequence):
             if len(chosen) >= limit:
                 break
-            found, position = part.choose(limit - len(chosen), self._claims)
+            found, position = part.choose(limit - len(chosen), self._claims, wanted)
             chosen += [(part, offset, item) for offset, item in found]
             positions.append((part, position))
         # Everything was read and checked; from here on only memory changes, so a refusal changes nothing.

@@ -9,7 +9,8 @@ from pathlib import Path
 from fafo_run.item import QueuedItem
 from fafo_run.log.directory import RunDirectory
 from fafo_run.log.fs import File, refusing
-from fafo_run.log.reader import Entry, read_header, segments
+from fafo_run.log.format import RETIRED, Kind
+from fafo_run.log.reader import Entry, read_header, segments, walk
 from fafo_run.queue.part import Part
 
 
@@ -32,6 +33,13 @@ class QueueReader:
         """Return the identities of the items that wait or are handed out."""
         return {entry.identity for _, entry in self._living()}
 
+    def retired(self) -> Iterator[bytes]:
+        """Yield the identities of items that are done and whose segment isn't collected yet."""
+        for part in self._parts():
+            for found in walk(part.file, part.header, end=part.end):
+                if isinstance(found, Entry) and found.kind == Kind.ITEM and found.marker == RETIRED:
+                    yield found.identity
+
     def items(self) -> Iterator[QueuedItem]:
         """Yield the items that wait or are handed out, segment by segment."""
         for part, entry in self._living():
@@ -53,6 +61,11 @@ class QueueReader:
         return counts
 
     def _living(self) -> Iterator[tuple[Part, Entry]]:
+        for part in self._parts():
+            for entry in part.living():
+                yield part, entry
+
+    def _parts(self) -> Iterator[Part]:
         disk = self._directory.disk
         for segment in segments(disk, self._directory.queue):
             try:
@@ -66,8 +79,6 @@ class QueueReader:
                 header, _ = read_header(file)
                 if header is None:
                     continue
-                part = Part.load(file, header)
-                for entry in part.living():
-                    yield part, entry
+                yield Part.load(file, header)
             finally:
                 file.close()

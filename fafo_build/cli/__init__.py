@@ -1,0 +1,1 @@
+"""The build half's commands: parse, call, print."""

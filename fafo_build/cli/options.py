@@ -1,0 +1,48 @@
+"""Options and small helpers that every command shares. Imports nothing heavy: `fafo --help` must be quick."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from fafo_build.project.declaration import Project
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def json_option(command: _Command) -> _Command:
+    """Add `--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys to stdout.")(
+        command
+    )
+
+
+def quiet_option(command: _Command) -> _Command:
+    """Add `--quiet`."""
+    return click.option("--quiet", "-q", is_flag=True, help="Say nothing but errors.")(command)
+
+
+def project_of(context: click.Context) -> Project:
+    """Return the project that `-C` names, or the one that holds the present folder.
+
+    Raises `DeclarationError`.
+    """
+    from fafo_build.project.load import find_root, load_project
+
+    return load_project(find_root(Path(context.obj or ".")))
+
+
+def say(text: str = "", *, quiet: bool = False) -> None:
+    """Print a line for people, to stderr: stdout is for data."""
+    if not quiet:
+        click.echo(text, err=True)
+
+
+def print_json(value: object) -> None:
+    """Print data to stdout."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))

@@ -1,0 +1,45 @@
+"""`fafo export`: the results, where users want them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fafo_build.cli.options import project_of, quiet_option, say
+from fafo_run.cli.options import filter_options, run_folder, run_option, view_of
+
+
+@click.command()
+@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--failures", is_flag=True, help="Also the items that failed, with their error.")
+@filter_options
+@run_option
+@quiet_option
+@click.pass_context
+def export(
+    context: click.Context,
+    out: Path,
+    failures: bool,
+    classes: tuple[str, ...],
+    sources: tuple[str, ...],
+    limit: int | None,
+    run_name: str,
+    quiet: bool,
+) -> None:
+    """Write the results to OUT (.jsonl or .parquet): one row per item of the view, in the view's order."""
+    from fafo_run.export.export import export as write
+    from fafo_run.run.store import RunReader
+
+    project = project_of(context)
+    view = view_of(project, classes=classes, sources=sources, limit=limit)
+    with RunReader.open(run_folder(project, run_name)) as reader:
+        done = write(view, reader, out, failures=failures)
+    parts = (
+        [f"{done.written} rows", f"{done.waiting} items have no result yet"]
+        if done.waiting
+        else [f"{done.written} rows"]
+    )
+    if done.failed and not failures:
+        parts.append(f"{done.failed} failed, left out (--failures)")
+    say(f"  {out}: {' · '.join(parts)}", quiet=quiet)

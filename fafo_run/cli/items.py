@@ -1,0 +1,39 @@
+"""`fafo items`: what the view holds, without an engine."""
+
+from __future__ import annotations
+
+import click
+
+from fafo_build.cli.options import project_of
+from fafo_run.cli.options import filter_options, view_of
+
+
+@click.command()
+@filter_options
+@click.option("--count", is_flag=True, help="Print only how many there are.")
+@click.pass_context
+def items(
+    context: click.Context, classes: tuple[str, ...], sources: tuple[str, ...], limit: int | None, count: bool
+) -> None:
+    """Print the items of the view, one JSON object per line, as a run would take them."""
+    import msgspec
+
+    from fafo_run.item import BrokenRow
+    from fafo_run.run.view import items as view_items
+
+    found = view_items(view_of(project_of(context), classes=classes, sources=sources, limit=limit))
+    if count:
+        click.echo(sum(1 for _ in found))
+        return
+    for item in found:
+        row = item.row
+        told = {
+            "identity": item.identity.hex(),
+            "class": item.of.name,
+            "source": row.source,
+            "key": row.key,
+            "sample": item.sample,
+            "where": row.where,
+        }
+        told |= {"broken": row.message} if isinstance(row, BrokenRow) else {"row": dict(row.fields)}
+        click.echo(msgspec.json.encode(told).decode())

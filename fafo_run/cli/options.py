@@ -1,0 +1,63 @@
+"""Options that the commands of a run share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from fafo_build.project.declaration import Project
+    from fafo_run.run.view import View
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+DEFAULT_RUN = "main"
+
+
+def run_option(command: _Command) -> _Command:
+    """Add `--run NAME`."""
+    return click.option(
+        "--run", "run_name", metavar="NAME", default=DEFAULT_RUN, show_default=True, help="The run's name."
+    )(command)
+
+
+def filter_options(command: _Command) -> _Command:
+    """Add `--class`, `--source` and `--limit`."""
+    options = (
+        click.option(
+            "--class", "classes", metavar="CLASS", multiple=True, help="Only this class; may repeat."
+        ),
+        click.option(
+            "--source", "sources", metavar="SOURCE", multiple=True, help="Only this source; may repeat."
+        ),
+        click.option(
+            "--limit", type=click.IntRange(min=1), metavar="N", help="Only the first N items of each class."
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def run_folder(project: Project, name: str) -> Path:
+    """Return the folder of a run. Raises `click.UsageError` for a name that isn't a plain folder name."""
+    if not name or name.startswith(".") or "/" in name or "\0" in name:
+        raise click.UsageError(f"--run takes a plain folder name, not {name!r}")
+    return project.runs_dir / name
+
+
+def view_of(
+    project: Project,
+    *,
+    classes: tuple[str, ...] = (),
+    sources: tuple[str, ...] = (),
+    limit: int | None = None,
+) -> View:
+    """Return the view of the baked classes. Raises `BakeError` when they aren't baked."""
+    from fafo_build.bake.bake import load_baked
+    from fafo_run.run.view import open_view
+
+    return open_view(project, load_baked(project), classes=classes, sources=sources, limit=limit)

@@ -1,0 +1,78 @@
+"""`fafo run`: generate what has no result yet."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import click
+
+from fafo_build.cli.options import json_option, print_json, project_of, quiet_option, say
+from fafo_run.cli.options import filter_options, run_folder, run_option, view_of
+
+if TYPE_CHECKING:
+    from fafo_run.run.plan import plan_run
+    from fafo_run.run.supervisor import Outcome
+
+
+@click.command()
+@click.option(
+    "--engine", metavar="ENGINE", help="An engine of fafo.toml, in place of the one each class names."
+)
+@filter_options
+@run_option
+@json_option
+@click.option("--log-json", is_flag=True, help="Progress as JSON lines on stderr instead of a bar.")
+@quiet_option
+@click.pass_context
+def run(
+    context: click.Context,
+    engine: str | None,
+    classes: tuple[str, ...],
+    sources: tuple[str, ...],
+    limit: int | None,
+    run_name: str,
+    as_json: bool,
+    log_json: bool,
+    quiet: bool,
+) -> None:
+    """Generate: every item of the view that has no result yet is sent to the engine, and its answer recorded.
+
+    Starting again does only what is left. Ctrl-C once finishes what is under way and stops; twice stops now. Both
+    leave a safe state.
+    """
+    from fafo_run.run.plan import plan_run
+    from fafo_run.run.supervisor import Supervisor
+    from fafo_run.watch.progress import RunView
+
+    project = project_of(context)
+    plan = plan_run(view_of(project, classes=classes, sources=sources, limit=limit), engine)
+    with RunView(plan, as_json=log_json, quiet=quiet or as_json) as view:
+        outcome = asyncio.run(Supervisor(plan, run_folder(project, run_name), view).run())
+    if as_json:
+        print_json(outcome.as_json())
+    else:
+        _print(outcome, quiet=quiet)
+    context.exit(outcome.exit_code)
+
+
+def _print(outcome: Outcome, *, quiet: bool) -> None:
+    from fafo_run.watch.progress import percent
+
+    snapshot = outcome.snapshot
+    parts = [f"{snapshot.completed} done", f"{snapshot.failed} failed"]
+    if snapshot.before:
+        parts.append(f"{snapshot.before} done before")
+    if snapshot.left:
+        parts.append(f"{snapshot.left} left")
+    if snapshot.completed:
+        parts.append(f"{snapshot.completed / max(snapshot.elapsed, 1e-9):.1f}/s")
+    if snapshot.hit_rate is not None:
+        parts.append(
+            f"{percent(snapshot.hit_rate)} of prompt tokens from cache (ceiling {percent(snapshot.ceiling)})"
+        )
+    say("  " + " · ".join(parts), quiet=quiet)
+    if not snapshot.completed and not snapshot.failed and not outcome.interrupted:
+        say("  nothing to do: every item has a result", quiet=quiet)
+    if outcome.interrupted:
+        say("  interrupted; the state is safe, and the same command goes on from here", quiet=quiet)

@@ -1,0 +1,112 @@
+"""The completer: the only role that makes anything observable.
+
+Records come in through one hand-off, in memory, from the other two roles. They become durable in groups, in the
+one order that loses nothing: outputs synced, then indexed, then the markers of their inputs set.
+"""
+
+from __future__ import annotations
+
+import queue as handoff
+import threading
+import time
+
+from attrs import frozen
+
+from fafo_run.item import Claim, Record
+from fafo_run.queue.queue import Queue
+from fafo_run.results.results import Results
+from fafo_run.run.state import RunState
+
+_GATHER = 0.01
+"""Seconds that a group commit waits for company."""
+_GROUP = 2_000
+"""The most records of one group commit."""
+_SYNC_MARKERS = 2.0
+"""Seconds between two syncs of the markers; a lost marker costs one identity check, so they may wait."""
+_COLLECT = 10.0
+"""Seconds between two looks for queue segments that are done."""
+
+
+@frozen
+class _Finished:
+    record: Record
+    claim: Claim | None
+    """None for an item that failed before it was queued."""
+
+
+class Completer(threading.Thread):
+    """Takes records, makes them durable, retires their inputs, counts them."""
+
+    BACKLOG = 10 * _GROUP
+    """Above this many records in the hand-off the other roles should hold back."""
+
+    def __init__(self, queue: Queue, results: Results, state: RunState) -> None:
+        super().__init__(name="fafo-completer")
+        self._queue = queue
+        self._results = results
+        self._state = state
+        self._incoming: handoff.SimpleQueue[_Finished | None] = handoff.SimpleQueue()
+        self._synced = self._collected = time.monotonic()
+        self.dropped = 0
+        """Records whose identity had an output already."""
+        self.fault: BaseException | None = None
+        """What ended this role early. Nothing may be claimed any more: it couldn't be recorded."""
+
+    def record(self, record: Record, claim: Claim | None = None) -> None:
+        """Hand a record over; it is durable some milliseconds later."""
+        self._incoming.put(_Finished(record, claim))
+
+    @property
+    def backlog(self) -> int:
+        """Records that wait in the hand-off."""
+        return self._incoming.qsize()
+
+    def finish(self) -> None:
+        """Make everything durable that was handed over, then end. Raises what ended the role early."""
+        self._incoming.put(None)
+        self.join()
+        if self.fault is not None:
+            raise self.fault
+
+    def run(self) -> None:
+        """Commit groups until `finish` is called or recording fails."""
+        try:
+            more = True
+            while more:
+                group, more = self._gather()
+                if group:
+                    self._commit(group)
+                self._keep_house()
+            self._queue.sync_markers()
+        except BaseException as error:  # noqa: BLE001 - not swallowed: `fault` stops the run, `finish` raises it
+            self.fault = error
+
+    def _gather(self) -> tuple[list[_Finished], bool]:
+        """Wait for the next group; False when it is the last one."""
+        group: list[_Finished] = []
+        wait = 0.2
+        while len(group) < _GROUP:
+            try:
+                finished = self._incoming.get(timeout=wait)
+            except handoff.Empty:
+                break
+            if finished is None:
+                return group, False
+            group.append(finished)
+            wait = _GATHER
+        return group, True
+
+    def _commit(self, group: list[_Finished]) -> None:
+        records = [finished.record for finished in group]
+        self.dropped += self._results.append(records)
+        self._queue.retire([finished.claim for finished in group if finished.claim is not None])
+        self._state.count(records)
+
+    def _keep_house(self) -> None:
+        now = time.monotonic()
+        if now - self._synced >= _SYNC_MARKERS:
+            self._queue.sync_markers()
+            self._synced = now
+        if now - self._collected >= _COLLECT:
+            self._queue.collect()
+            self._collected = now

@@ -1,0 +1,171 @@
+"""The dispatcher: claim, warm, submit, record. It never waits for a disk sync.
+
+Retry and outages are `Patience`, warm prefixes are `Warmth`; the loop only calls them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+
+from fafo_run.engines.base import Answer, Capabilities, Completion, Engine, Prefix, Request, Unavailable
+from fafo_run.item import Claim, Provenance, QueuedItem, Record
+from fafo_run.queue.queue import Queue
+from fafo_run.run import records
+from fafo_run.run.completer import Completer
+from fafo_run.run.patience import Patience
+from fafo_run.run.state import RunState
+from fafo_run.run.view import ClassView
+from fafo_run.run.warmth import Warmth
+
+_IDLE = 0.02
+"""Seconds between two looks into an empty queue."""
+
+
+class Dispatcher:
+    """Keeps the engine busy until nothing is left and nobody produces more, or until it is told to drain."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        engine: Engine,
+        capabilities: Capabilities,
+        classes: Mapping[str, ClassView],
+        completer: Completer,
+        state: RunState,
+        patience: Patience,
+        *,
+        wanted: Callable[[QueuedItem], bool],
+        producing: Callable[[], bool],
+    ) -> None:
+        self._queue = queue
+        self._engine = engine
+        self._capabilities = capabilities
+        self._classes = classes
+        """By name; every wanted item is of one of these, as it is baked now."""
+        self._completer = completer
+        self._state = state
+        self._patience = patience
+        self._wanted = wanted
+        self._producing = producing
+        self.warmth = Warmth(engine)
+        self._slots = asyncio.Semaphore(capabilities.concurrency)
+        self._flights: set[asyncio.Task[None]] = set()
+        self._crash: BaseException | None = None
+        self._draining = False
+        self._provenance: dict[tuple[str, str], Provenance] = {}
+        """By class and source; one object each, so that the results pack it once."""
+
+    def drain(self) -> None:
+        """Claim nothing more; what is under way is finished."""
+        self._draining = True
+
+    async def run(self) -> None:
+        """Dispatch until nothing is left. Cancelled, it drops what is under way; the queue still holds it."""
+        try:
+            while claims := await self._claim():
+                prefix = self._prefix(claims)
+                if await self._warm(claims, prefix):
+                    self._submit(claims, prefix)
+            while self._flights:
+                await asyncio.wait(self._flights)
+        finally:
+            for flight in self._flights:
+                flight.cancel()
+            await asyncio.gather(*self._flights, return_exceptions=True)
+        self._raise_crash()
+
+    async def _claim(self) -> list[Claim]:
+        """Wait for a free slot and for work, and take both; empty when there will be no more work."""
+        await self._slots.acquire()
+        while not self._draining and self._completer.fault is None:
+            self._raise_crash()
+            self._state.notice = self._patience.notice
+            await self._patience.wait()
+            # Asked before the queue is: what others add to it as their last act must still be seen.
+            more = self._producing() or self._state.in_flight > 0
+            held_back = self._completer.backlog > Completer.BACKLOG
+            if not held_back:
+                if claims := self._queue.claim(self._capabilities.batch, self._wanted):
+                    self._state.in_flight += len(claims)
+                    return claims
+                if not more:
+                    break
+            await asyncio.sleep(_IDLE)
+        self._slots.release()
+        return []
+
+    def _prefix(self, claims: list[Claim]) -> Prefix:
+        shared = claims[0].item.provenance
+        return Prefix(shared.artifact, self._classes[shared.class_name].artifact.prefix)
+
+    async def _warm(self, claims: list[Claim], prefix: Prefix) -> bool:
+        sent = time.monotonic()
+        try:
+            await self.warmth.ensure(prefix)
+        except Unavailable as error:
+            self._lost(claims, sent, error)
+            self._landed(claims)
+            return False
+        return True
+
+    def _submit(self, claims: list[Claim], prefix: Prefix) -> None:
+        flight = asyncio.create_task(self._fly(claims, prefix))
+        self._flights.add(flight)
+        flight.add_done_callback(self._note)
+
+    async def _fly(self, claims: list[Claim], prefix: Prefix) -> None:
+        sent = time.monotonic()
+        try:
+            completions = await self._engine.generate([self._request(claim, prefix) for claim in claims])
+        except Unavailable as error:
+            self._lost(claims, sent, error)
+        else:
+            self._patience.answered(claims)
+            for claim, completion in zip(claims, completions, strict=True):
+                self._completer.record(self._record(claim, completion, prefix), claim)
+        finally:
+            self._landed(claims)
+
+    def _request(self, claim: Claim, prefix: Prefix) -> Request:
+        item = claim.item
+        sampling = self._classes[item.provenance.class_name].sampling
+        return Request(item.identity, claim.attempt, prefix, item.suffix, sampling, item.seed)
+
+    def _record(self, claim: Claim, completion: Completion, prefix: Prefix) -> Record:
+        shared = self._shared(claim)
+        if isinstance(completion, Answer):
+            expected = records.ceiling(prefix.ids, claim.item.prompt_tokens, self._capabilities.page_size)
+            return records.answered(claim, completion, shared, expected)
+        return records.rejected(claim, completion, shared)
+
+    def _shared(self, claim: Claim) -> Provenance:
+        of = claim.item.provenance
+        found = self._provenance.get((of.class_name, of.source))
+        if found is None:
+            found = records.by_engine(of, self._capabilities)
+            self._provenance[of.class_name, of.source] = found
+        return found
+
+    def _lost(self, claims: list[Claim], sent: float, error: Unavailable) -> None:
+        """Put claims back, but for those whose attempts are used up."""
+        self.warmth.forget()
+        used_up = self._patience.lost(claims, sent, str(error))
+        for claim in used_up:
+            self._completer.record(records.exhausted(claim, self._shared(claim), str(error)), claim)
+        self._queue.release([claim for claim in claims if claim not in used_up])
+
+    def _landed(self, claims: list[Claim]) -> None:
+        self._state.in_flight -= len(claims)
+        self._slots.release()
+
+    def _note(self, flight: asyncio.Task[None]) -> None:
+        self._flights.discard(flight)
+        if not flight.cancelled() and (error := flight.exception()) is not None:
+            self._crash = error
+
+    def _raise_crash(self) -> None:
+        """Let an error that isn't the engine's end the run at once, rather than when all is done."""
+        if self._crash is not None:
+            raise self._crash

@@ -1,0 +1,166 @@
+"""The live counters of a run: written by its three roles, read as a snapshot by whoever shows them.
+
+Derived, and gone with the process: what is true stands in the logs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+
+from attrs import define, field, frozen
+
+from fafo_run.item import Output, Record
+
+
+@frozen
+class ClassCount:
+    """Items of one class."""
+
+    total: int
+    before: int
+    """Outcomes that earlier runs recorded, as far as the producer has come."""
+    failed_before: int
+    """How many of them are failures."""
+    completed: int
+    """Outputs of this run."""
+    failed: int
+    """Failures of this run."""
+
+
+@frozen
+class Snapshot:
+    """A run at one moment."""
+
+    by_class: Mapping[str, ClassCount]
+    queued: int
+    in_flight: int
+    prompt_tokens: int
+    cached_tokens: int
+    expected_cached_tokens: int
+    """The ceiling over the same items."""
+    output_tokens: int
+    rate: float
+    """Finished items per second over the last minute; of this run alone, so that a resumed run's ETA is true."""
+    notice: str
+    """What the run waits for; empty when it goes on."""
+    elapsed: float
+    """Seconds."""
+
+    @property
+    def total(self) -> int:
+        """Items of the view."""
+        return sum(count.total for count in self.by_class.values())
+
+    @property
+    def before(self) -> int:
+        """Items that earlier runs finished."""
+        return sum(count.before for count in self.by_class.values())
+
+    @property
+    def failed_before(self) -> int:
+        """Failures that earlier runs recorded."""
+        return sum(count.failed_before for count in self.by_class.values())
+
+    @property
+    def completed(self) -> int:
+        """Outputs of this run."""
+        return sum(count.completed for count in self.by_class.values())
+
+    @property
+    def failed(self) -> int:
+        """Failures of this run."""
+        return sum(count.failed for count in self.by_class.values())
+
+    @property
+    def left(self) -> int:
+        """Items without an outcome."""
+        return max(0, self.total - self.before - self.completed - self.failed)
+
+    @property
+    def eta(self) -> float | None:
+        """Seconds until all is done at the present rate; None while there is no rate."""
+        return self.left / self.rate if self.rate > 0 else None
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Cached of all prompt tokens; None before the first answer."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
+
+    @property
+    def ceiling(self) -> float | None:
+        """What a perfect cache would have served, of all prompt tokens."""
+        return self.expected_cached_tokens / self.prompt_tokens if self.prompt_tokens else None
+
+
+_WINDOW = 60.0
+"""Seconds over which the rate is taken."""
+
+
+@define
+class RunState:
+    """Counters that several threads write."""
+
+    totals: Mapping[str, int]
+    """Items per class."""
+    in_flight: int = 0
+    notice: str = ""
+    _began: float = field(factory=time.monotonic)
+    _before: Counter[str] = field(factory=Counter)
+    _failed_before: Counter[str] = field(factory=Counter)
+    _completed: Counter[str] = field(factory=Counter)
+    _failed: Counter[str] = field(factory=Counter)
+    _tokens: Counter[str] = field(factory=Counter)
+    _recent: deque[tuple[float, int]] = field(factory=deque)
+    _lock: threading.Lock = field(factory=threading.Lock)
+
+    def found_done(self, class_name: str, *, failed: bool) -> None:
+        """Count an item that an earlier run finished."""
+        with self._lock:
+            self._before[class_name] += 1
+            self._failed_before[class_name] += failed
+
+    def count(self, records: list[Record]) -> None:
+        """Add records that are durable now."""
+        now = time.monotonic()
+        with self._lock:
+            for record in records:
+                name = record.provenance.class_name
+                if isinstance(record.outcome, Output):
+                    self._completed[name] += 1
+                    self._tokens["prompt"] += record.prompt_tokens
+                    self._tokens["cached"] += record.outcome.cached_tokens
+                    self._tokens["expected"] += record.outcome.expected_cached_tokens
+                    self._tokens["output"] += len(record.outcome.ids)
+                else:
+                    self._failed[name] += 1
+            self._recent.append((now, len(records)))
+            while self._recent and self._recent[0][0] < now - _WINDOW:
+                self._recent.popleft()
+
+    def snapshot(self, queued: int) -> Snapshot:
+        """Return the counters of this moment; `queued` is the depth of the queue."""
+        now = time.monotonic()
+        with self._lock:
+            span = min(_WINDOW, max(now - self._began, 1e-9))
+            recent = sum(count for at, count in self._recent if at >= now - _WINDOW)
+            return Snapshot(
+                by_class={name: self._class_count(name, total) for name, total in self.totals.items()},
+                queued=queued,
+                in_flight=self.in_flight,
+                prompt_tokens=self._tokens["prompt"],
+                cached_tokens=self._tokens["cached"],
+                expected_cached_tokens=self._tokens["expected"],
+                output_tokens=self._tokens["output"],
+                rate=recent / span,
+                notice=self.notice,
+                elapsed=now - self._began,
+            )
+
+    def _class_count(self, name: str, total: int) -> ClassCount:
+        completed, failed = self._completed[name], self._failed[name]
+        # A row that stands twice in its source is found done twice; the total counts it once.
+        before = min(self._before[name], max(0, total - completed - failed))
+        return ClassCount(total, before, min(self._failed_before[name], before), completed, failed)

@@ -1,0 +1,252 @@
+"""The supervisor: starts the three roles of a run over one store and one engine, and ends them in the one order
+that is safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from attrs import define, field, frozen
+
+from fafo_build.errors import ExitCode, StoreError
+from fafo_run.engines.base import Capabilities, Engine, WarmUp
+from fafo_run.engines.open import open_engine
+from fafo_run.item import QueuedItem
+from fafo_run.prompt import PromptEncoder
+from fafo_run.run import preflight
+from fafo_run.run.completer import Completer
+from fafo_run.run.dispatcher import Dispatcher
+from fafo_run.run.patience import Patience
+from fafo_run.run.plan import RunPlan
+from fafo_run.run.producer import Producer
+from fafo_run.run.progress import Progress
+from fafo_run.run.state import RunState, Snapshot
+from fafo_run.run.store import RunStore
+from fafo_run.run.totals import Totals, count
+from fafo_run.run.view import View, items
+
+_TICK = 0.25
+"""Seconds between two snapshots."""
+
+
+@frozen
+class Started:
+    """What a run found when it began."""
+
+    capabilities: Capabilities
+    totals: Totals
+    recovered: tuple[str, ...]
+    """What recovery did, a line each; empty after a clean stop."""
+    waiting: int
+    """Items that an earlier run left in the queue."""
+    done: int
+    """Outcomes that earlier runs recorded for these classes as they are now."""
+    superseded: int
+    """Queued items of prompts, parameters or models that have changed since; they were taken out."""
+
+
+class Listener(Protocol):
+    """Is told how a run goes, in the event loop's thread."""
+
+    def started(self, started: Started) -> None:
+        """The engine is ready and the work begins."""
+
+    def tick(self, snapshot: Snapshot) -> None:
+        """Some time has passed."""
+
+    def notice(self, text: str) -> None:
+        """Something happened that a person should know."""
+
+
+@frozen
+class Outcome:
+    """How a run ended."""
+
+    snapshot: Snapshot
+    interrupted: bool
+    dropped: int
+    """Completions of items that had an output already."""
+    warm_ups: tuple[WarmUp, ...]
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """0, 3 or 130."""
+        if self.interrupted:
+            return ExitCode.INTERRUPTED
+        failed = self.snapshot.failed + self.snapshot.failed_before
+        return ExitCode.ITEMS_FAILED if failed else ExitCode.DONE
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `fafo run --json` prints."""
+        snapshot = self.snapshot
+        return {
+            "status": "interrupted" if self.interrupted else "finished",
+            "total": snapshot.total,
+            "completed": snapshot.completed,
+            "failed": snapshot.failed,
+            "before": snapshot.before,
+            "left": snapshot.left,
+            "dropped": self.dropped,
+            "warm_ups": len(self.warm_ups),
+            "prompt_tokens": snapshot.prompt_tokens,
+            "cached_tokens": snapshot.cached_tokens,
+            "ceiling_tokens": snapshot.expected_cached_tokens,
+            "output_tokens": snapshot.output_tokens,
+            "hit_rate": snapshot.hit_rate,
+            "ceiling": snapshot.ceiling,
+            "seconds": snapshot.elapsed,
+        }
+
+
+@define
+class Supervisor:
+    """One run."""
+
+    plan: RunPlan
+    folder: Path
+    """Of the run: `runs/NAME`."""
+    listener: Listener
+    _interrupts: int = field(default=0, init=False)
+
+    async def run(self) -> Outcome:
+        """Run until every item of the plan has an outcome, or until interrupted.
+
+        Raises `StoreError` when the store can't be used or a disk refuses, `EngineError` when the engine can't
+        start or is gone for good, `SourceError` when a source can't be read. What was acknowledged until then is
+        safe.
+        """
+        store = RunStore.open(self.folder, self._view.project.run)
+        clean = True
+        try:
+            totals = count(self._view, self.folder)
+            engine = self._engine()
+            try:
+                return await self._run(store, engine, await engine.start(), totals)
+            finally:
+                await engine.stop()
+        except StoreError:
+            clean = False
+            raise
+        finally:
+            store.close(clean=clean)
+
+    async def _run(
+        self, store: RunStore, engine: Engine, capabilities: Capabilities, totals: Totals
+    ) -> Outcome:
+        preflight.check(self._view, capabilities)
+        superseded = store.queue.discard(lambda item: not self._view.is_current(item.provenance))
+        started = Started(
+            capabilities=capabilities,
+            totals=totals,
+            recovered=store.recovered,
+            waiting=store.queue.depth(),
+            done=store.done(self._view),
+            superseded=superseded,
+        )
+        self.listener.started(started)
+        state = RunState(totals.by_class)
+        completer = Completer(store.queue, store.results, state)
+        producer = Producer(
+            self._view, self._encoders(), store.queue, store.results, completer, state,
+            preflight.context_length(self._view, capabilities),
+        )  # fmt: skip
+        dispatcher = Dispatcher(
+            store.queue, engine, capabilities, {of.name: of for of in self._view.classes},
+            completer, state, Patience(self._view.project.run.attempts),
+            wanted=self._wanted(), producing=producer.is_alive,
+        )  # fmt: skip
+        progress = Progress(store.directory, capabilities, totals)
+        completer.start()
+        producer.start()
+        try:
+            await self._watch(dispatcher, producer, completer, state, store, progress)
+        finally:
+            producer.stop()
+            producer.join()
+            completer.finish()
+            snapshot = state.snapshot(store.queue.depth())
+            progress.write(snapshot, "interrupted" if self._interrupts else "finished")
+        if producer.fault is not None:
+            raise producer.fault
+        return Outcome(snapshot, bool(self._interrupts), completer.dropped, tuple(dispatcher.warmth.done))
+
+    async def _watch(
+        self,
+        dispatcher: Dispatcher,
+        producer: Producer,
+        completer: Completer,
+        state: RunState,
+        store: RunStore,
+        progress: Progress,
+    ) -> None:
+        """Wait for the dispatcher, tell the listener meanwhile, and pass interrupts and faults on."""
+        task = asyncio.create_task(dispatcher.run())
+        with self._interruptible(dispatcher, producer, task):
+            while not task.done():
+                await asyncio.wait({task}, timeout=_TICK)
+                if producer.fault is not None or completer.fault is not None:
+                    producer.stop()
+                    dispatcher.drain()
+                snapshot = state.snapshot(store.queue.depth())
+                self.listener.tick(snapshot)
+                progress.write(snapshot, "running")
+        if not task.cancelled():
+            task.result()
+
+    @contextmanager
+    def _interruptible(
+        self, dispatcher: Dispatcher, producer: Producer, task: asyncio.Task[None]
+    ) -> Iterator[None]:
+        """Let the first SIGINT or SIGTERM drain, the second stop at once."""
+
+        def interrupt() -> None:
+            self._interrupts += 1
+            producer.stop()
+            dispatcher.drain()
+            if self._interrupts == 1:
+                self.listener.notice("finishing what is under way; once more to stop now")
+            else:
+                task.cancel()
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, interrupt)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    @property
+    def _view(self) -> View:
+        return self.plan.view
+
+    def _engine(self) -> Engine:
+        facts = self.plan.facts
+        return open_engine(
+            self.plan.engine,
+            self.plan.model,
+            root=self._view.project.root,
+            vocab_size=facts.vocab_size,
+            context_length=facts.context_length,
+            eos_ids=facts.eos_ids,
+        )
+
+    def _encoders(self) -> dict[str, PromptEncoder]:
+        return {of.name: PromptEncoder(of.artifact, of.model.tokenizer_json) for of in self._view.classes}
+
+    def _wanted(self) -> Callable[[QueuedItem], bool]:
+        """Return which waiting items belong to this run: the filters hold for what an earlier run queued, too."""
+        chosen = {(of.name, source.name) for of in self._view.classes for source in of.sources}
+        limited = None if self._view.limit is None else {item.identity for item in items(self._view)}
+
+        def wanted(item: QueuedItem) -> bool:
+            of = item.provenance
+            return (of.class_name, of.source) in chosen and (limited is None or item.identity in limited)
+
+        return wanted

@@ -1,0 +1,56 @@
+"""How many items a view stands for, found by reading every source once before the run.
+
+That reading also finds what would otherwise end a run in the middle: a source that breaks off, two rows that
+contradict each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from attrs import frozen
+
+from fafo_run.run.view import View
+from fafo_run.sources.view import open_source, survey
+
+
+@frozen
+class Totals:
+    """What the sources hold, and what that makes of items."""
+
+    by_class: Mapping[str, int]
+    by_source: Mapping[str, int]
+    """Items of all classes."""
+    repeated: int
+    """Rows that stand more than once in their source, with one key and one content."""
+    broken: int
+    """Rows that can't be read."""
+
+
+def count(view: View, workdir: Path) -> Totals:
+    """Read every source of the view once.
+
+    Raises `SourceError` when one can't be read, or names both rows where two share a key and differ in content.
+    """
+    surveys = {
+        source.name: survey(open_source(source, view.project.root), workdir) for source in view.sources
+    }
+    by_class: dict[str, int] = {}
+    by_source = dict.fromkeys(surveys, 0)
+    for of in view.classes:
+        left = view.limit
+        by_class[of.name] = 0
+        for source in of.sources:
+            found = surveys[source.name]
+            here = found.rows * of.sampling.samples + found.broken
+            here = here if left is None else min(here, left)
+            left = None if left is None else left - here
+            by_class[of.name] += here
+            by_source[source.name] += here
+    return Totals(
+        by_class=by_class,
+        by_source=by_source,
+        repeated=sum(found.repeated for found in surveys.values()),
+        broken=sum(found.broken for found in surveys.values()),
+    )

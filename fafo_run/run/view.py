@@ -1,0 +1,188 @@
+"""The view: baked classes over declared sources, and every item that they stand for, in order, with its identity.
+
+The producer makes work of it; status, verify and export hold the results against it. No engine is involved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from attrs import asdict, frozen
+
+from fafo_build.bake.artifact import Artifact
+from fafo_build.bake.bake import Baked, BakedModel
+from fafo_build.bake.sampling import sampling_hash
+from fafo_build.errors import DeclarationError, Problem
+from fafo_build.project.declaration import Project, PromptClass, Sampling, Source
+from fafo_build.project.values import did_you_mean
+from fafo_run.identity import identity
+from fafo_run.item import BrokenRow, Provenance, Row, Value
+from fafo_run.results.summary import Group
+from fafo_run.sources.view import open_source
+
+
+@frozen
+class ClassView:
+    """One class as it is baked now, and the sources that feed it."""
+
+    declared: PromptClass
+    artifact: Artifact
+    model: BakedModel
+    sampling_hash: str
+    sources: tuple[Source, ...]
+
+    @property
+    def name(self) -> str:
+        """The class's name."""
+        return self.declared.name
+
+    @property
+    def sampling(self) -> Sampling:
+        """What the engine is asked for."""
+        return self.declared.sampling
+
+    @property
+    def model_fingerprint(self) -> str:
+        """64 hex digits."""
+        return self.artifact.model.digest
+
+    @property
+    def model_name(self) -> str:
+        """The declared path, with `@revision` if there is one."""
+        fingerprint = self.artifact.model
+        return f"{fingerprint.name}@{fingerprint.revision}" if fingerprint.revision else fingerprint.name
+
+    def sampling_values(self) -> Mapping[str, Value]:
+        """Return the sampling parameters that reach the engine, for the provenance."""
+        values = asdict(self.sampling)
+        del values["samples"]
+        return values
+
+
+@frozen
+class View:
+    """The classes of a project over its sources, as far as they were asked for."""
+
+    project: Project
+    classes: tuple[ClassView, ...]
+    """In the order in which their items come."""
+    limit: int | None
+    """The most items of each class; None: all."""
+    current: frozenset[tuple[str, str, str, str]]
+    """Class, artifact, sampling hash and model fingerprint of every class of the project as it is baked now."""
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """Every source that some class here uses, in the order of the declaration."""
+        used = {source.name for of in self.classes for source in of.sources}
+        return tuple(source for name, source in self.project.sources.items() if name in used)
+
+    def is_current(self, of: Provenance | Group) -> bool:
+        """Say whether work of this kind is what its class stands for now."""
+        return (of.class_name, of.artifact, of.sampling_hash, of.model_fingerprint) in self.current
+
+
+@frozen
+class ViewItem:
+    """One unit of work that the declaration stands for."""
+
+    identity: bytes
+    of: ClassView
+    row: Row | BrokenRow
+    sample: int
+
+
+def open_view(
+    project: Project,
+    baked: Baked,
+    *,
+    classes: Collection[str] = (),
+    sources: Collection[str] = (),
+    limit: int | None = None,
+) -> View:
+    """Return the view of these classes and sources; an empty filter takes all.
+
+    Raises `DeclarationError` for a name that isn't declared, and for filters that leave nothing.
+    """
+    check_names("class", classes, project.classes)
+    check_names("source", sources, project.sources)
+    every = {name: _class_view(project, baked, name) for name in project.classes}
+    chosen = []
+    for name, found in every.items():
+        feeds = tuple(source for source in found.sources if not sources or source.name in sources)
+        if feeds and (not classes or name in classes):
+            chosen.append(ClassView(found.declared, found.artifact, found.model, found.sampling_hash, feeds))
+    if not chosen:
+        raise DeclarationError.of(
+            "no class uses these sources", cure="leave out --class or --source, or name others"
+        )
+    return View(
+        project=project,
+        classes=tuple(chosen),
+        limit=limit,
+        current=frozenset(
+            (name, found.artifact.hash, found.sampling_hash, found.model_fingerprint)
+            for name, found in every.items()
+        ),
+    )
+
+
+def check_names(kind: str, asked: Collection[str], declared: Mapping[str, object]) -> None:
+    """Raise `DeclarationError` for every name that isn't declared."""
+    problems = [
+        Problem(
+            f'no {kind} named "{name}" is declared',
+            cure=did_you_mean(name, declared, what=f"{kind}es" if kind == "class" else f"{kind}s"),
+        )
+        for name in asked
+        if name not in declared
+    ]
+    if problems:
+        raise DeclarationError(problems)
+
+
+def items(view: View) -> Iterator[ViewItem]:
+    """Yield every item: class by class, so that items of one prefix follow each other.
+
+    A row that stands twice in a source yields the same identity twice. A broken row yields one item per class,
+    however many samples the class asks for: there is one reason to record.
+
+    Raises `SourceError`.
+    """
+    for of in view.classes:
+        left = view.limit
+        for spec in of.sources:
+            if left == 0:
+                break
+            for item in _items_of(of, open_source(spec, view.project.root).rows()):
+                yield item
+                if left is not None:
+                    left -= 1
+                    if left == 0:
+                        break
+
+
+def _items_of(of: ClassView, rows: Iterator[Row | BrokenRow]) -> Iterator[ViewItem]:
+    for row in rows:
+        for sample in range(1 if isinstance(row, BrokenRow) else of.sampling.samples):
+            name = identity(
+                of.artifact.hash,
+                of.sampling_hash,
+                of.model_fingerprint,
+                row.source,
+                row.key,
+                row.content_hash,
+                sample,
+            )
+            yield ViewItem(name, of, row, sample)
+
+
+def _class_view(project: Project, baked: Baked, name: str) -> ClassView:
+    declared = project.classes[name]
+    return ClassView(
+        declared=declared,
+        artifact=baked.classes[name].artifact,
+        model=baked.classes[name].model,
+        sampling_hash=sampling_hash(declared.sampling),
+        sources=tuple(project.sources[source] for source in declared.sources),
+    )

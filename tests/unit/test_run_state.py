@@ -1,0 +1,40 @@
+from attrs import evolve
+
+from fafo_run.item import Failure, FailureCode, FinishReason, Output, Provenance, Record, Stage
+from fafo_run.run.state import RunState
+
+OF = Provenance("exam", "s", "00" * 32, "m", "00" * 32, {}, "00" * 32)
+OUTPUT = Record(
+    bytes(16), OF, "k", 0, 1, bytes(32), (1,), ((0, 1),), 100, 128, 1, "", 0.0, 0.1,
+    Output((5, 6), FinishReason("stop"), cached_tokens=70, expected_cached_tokens=80),
+)  # fmt: skip
+FAILED = evolve(OUTPUT, outcome=Failure(FailureCode.REJECTED, Stage.ENGINE, "no"))
+
+
+def test_counts_and_rates_are_those_of_the_records() -> None:
+    state = RunState({"exam": 10})
+    state.count([OUTPUT, OUTPUT, FAILED])
+    state.found_done("exam", failed=False)
+    state.found_done("exam", failed=True)
+    seen = state.snapshot(queued=4)
+    assert (seen.completed, seen.failed, seen.before, seen.failed_before, seen.left) == (2, 1, 2, 1, 5)
+    assert (seen.prompt_tokens, seen.cached_tokens, seen.expected_cached_tokens) == (200, 140, 160)
+    assert (seen.hit_rate, seen.ceiling, seen.output_tokens) == (0.7, 0.8, 4)
+    assert seen.rate > 0
+    assert seen.eta is not None
+
+
+def test_what_was_done_before_is_no_part_of_the_rate() -> None:
+    state = RunState({"exam": 10})
+    for _ in range(8):
+        state.found_done("exam", failed=False)
+    assert state.snapshot(0).rate == 0
+    assert state.snapshot(0).eta is None
+
+
+def test_a_row_that_stands_twice_in_its_source_isnt_counted_twice() -> None:
+    state = RunState({"exam": 2})
+    for _ in range(3):
+        state.found_done("exam", failed=False)
+    assert state.snapshot(0).before == 2
+    assert state.snapshot(0).left == 0
