@@ -27,7 +27,7 @@ from fafo_run.engines.base import (
     WarmUp,
 )
 from fafo_run.engines.limits import in_vocabulary, refusal
-from fafo_run.engines.sglang_client import Client, RefusedError
+from fafo_run.engines.sglang_client import Client, RefusedError, why
 from fafo_run.engines.sglang_info import capabilities
 from fafo_run.engines.sglang_wire import Encoder, MalformedError, completion, error_message, reply
 from fafo_run.item import FailureCode
@@ -261,7 +261,7 @@ class SglangEngine(Engine):
                     "write http:// if the server has no certificate; else check the certificate",
                 )
             case aiohttp.ClientConnectorError():
-                return self._error(f"no server at {url}: {error.strerror}", self._launch(url))
+                return self._error(f"no server at {url}: {why(error)}", self._launch(url))
         return self._error(f"what answers at {url} isn't an SGLang server: {error}", self._launch(url))
 
     def _launch(self, url: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -104,7 +105,7 @@ class Client:
             self._abort(rid)
             raise Unavailable(f"{self.url}: silent for too long: {error}") from error
         except aiohttp.ClientConnectorError as error:
-            raise Unavailable(f"{self.url}: can't be reached: {error}") from error
+            raise Unavailable(f"{self.url}: can't be reached: {why(error)}") from error
         except _LOST:
             raise
         except aiohttp.ClientError as error:
@@ -136,6 +137,12 @@ class Client:
             await asyncio.wait(self._aborts)
         await self._kept.close()
         await self._fresh.close()
+
+
+def why(error: aiohttp.ClientConnectorError) -> str:
+    """Return why a connection couldn't be made: `Connection refused`."""
+    number = error.os_error.errno
+    return os.strerror(number) if number and number > 0 else str(error.os_error)
 
 
 async def _note_reuse(
