@@ -76,7 +76,7 @@ class Disk:
         """Return (device, inode) of a path, None when nothing is there."""
         try:
             status = path.stat()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         return status.st_dev, status.st_ino
 

@@ -1,7 +1,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.log_nouns import FAKE, JUDGE
 
 from fafo_run.log.format import WIDE, Kind
 from fafo_run.log.payload import (
@@ -14,6 +13,7 @@ from fafo_run.log.payload import (
     unpack_ids,
     unpack_provenance,
 )
+from tests.log_nouns import FAKE, JUDGE
 
 
 @given(st.lists(st.integers(0, 2**32 - 1)), st.lists(st.integers(0, 65_535)))

@@ -2,7 +2,6 @@ import errno
 import os
 
 import pytest
-from tests.log_nouns import fixed_appender, look
 
 from fafo_build.errors import StoreError
 from fafo_run.log.appender import Draft, Route
@@ -10,6 +9,7 @@ from fafo_run.log.directory import RunDirectory
 from fafo_run.log.format import Header, Kind, SegmentKind
 from fafo_run.log.fs import Disk, DiskFull, SyncFailed
 from fafo_run.log.segment import Frame, SegmentWriter
+from tests.log_nouns import fixed_appender, look
 
 HEADER = Header(SegmentKind.QUEUE, 1, b"u" * 16, b"m" * 32, b"a" * 32, 512, 0)
 

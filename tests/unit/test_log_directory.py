@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from fafo_build.errors import StoreError
+from fafo_run.log.directory import RunDirectory
+from fafo_run.log.fs import Disk
+from fafo_run.log.locking import StoreBusy, StoreLock, boot_id, file_system
+
+HOLD = """
+import sys
+from pathlib import Path
+from fafo_run.log.directory import RunDirectory
+with RunDirectory.own(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_folder_of_a_new_run(tmp_path):
+    with RunDirectory.own(tmp_path / "runs" / "main") as directory:
+        names = {path.name for path in directory.path.iterdir()}
+        assert names == {"LOCK", "FORMAT", "queue", "results", "index", "quarantine"}
+        said = json.loads((directory.path / "FORMAT").read_text())
+        assert said == {"format": 1, "store": directory.store, "byte_order": "little"}
+        store = directory.store
+    with RunDirectory.own(tmp_path / "runs" / "main") as directory:
+        assert directory.store == store
+    assert RunDirectory.look(tmp_path / "runs" / "main").store == store
+
+
+def test_two_runs_on_one_store(tmp_path):
+    with RunDirectory.own(tmp_path) as first, pytest.raises(StoreBusy, match=f"process {os.getpid()} "):
+        RunDirectory.own(first.path)
+    RunDirectory.own(tmp_path).close()
+
+
+def test_another_process_is_named(tmp_path):
+    child = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdin and child.stdout
+    assert child.stdout.readline() == "held\n"
+    with pytest.raises(StoreBusy, match=f"process {child.pid} is using this store") as caught:
+        RunDirectory.own(tmp_path)
+    assert caught.value.problems[0].cure
+    RunDirectory.look(tmp_path)
+    child.kill()
+    child.wait()
+    child.stdin.close()
+    child.stdout.close()
+    with RunDirectory.own(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("said", [b"", b"not json", b"[]", b'{"pid": 1}', b"\xff"])
+def test_what_lock_contains_decides_nothing(tmp_path, said):
+    (tmp_path / "LOCK").write_bytes(said)
+    with RunDirectory.own(tmp_path) as directory:
+        (tmp_path / "LOCK").write_bytes(said)
+        with pytest.raises(StoreBusy, match="is using this store"):
+            RunDirectory.own(directory.path)
+
+
+def test_lock_deleted_while_held(tmp_path):
+    with RunDirectory.own(tmp_path) as directory:
+        assert directory.lock is not None
+        directory.lock.check()
+        (tmp_path / "LOCK").unlink()
+        with pytest.raises(StoreBusy):
+            RunDirectory.own(tmp_path)
+        with pytest.raises(StoreError, match="LOCK was deleted"):
+            directory.lock.check()
+        (tmp_path / "LOCK").write_bytes(b"")
+        with pytest.raises(StoreError, match="LOCK was deleted"):
+            directory.lock.check()
+
+
+def test_a_lock_that_was_replaced_between_open_and_flock(tmp_path):
+    class Replacing(Disk):
+        replaced = False
+
+        def lock(self, fd, *, exclusive):
+            got = super().lock(fd, exclusive=exclusive)
+            if not self.replaced and (tmp_path / "LOCK").exists():
+                self.replaced = True
+                (tmp_path / "LOCK").unlink()
+                (tmp_path / "LOCK").write_bytes(b"")
+            return got
+
+    lock = StoreLock.acquire(Replacing(), tmp_path / "LOCK")
+    lock.check()
+    lock.release()
+    lock.release()
+    assert not lock.held
+
+
+MOUNTS = """\
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+30 22 0:50 / {base}/net rw - nfs4 server:/x rw
+31 22 0:51 / {base}/net/local rw - tmpfs tmpfs rw
+broken line
+"""
+
+
+def test_file_system_of_a_folder(tmp_path):
+    mounts = MOUNTS.format(base=tmp_path)
+    assert file_system(tmp_path, mounts) == "ext4"
+    assert file_system(tmp_path / "net" / "run", mounts) == "nfs4"
+    assert file_system(tmp_path / "network", mounts) == "ext4"
+    assert file_system(tmp_path / "net" / "local", mounts) == "tmpfs"
+    assert file_system(tmp_path, "") is None
+
+
+def test_a_network_file_system_is_refused_unless_forced(tmp_path, monkeypatch):
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(MOUNTS.format(base=tmp_path))
+    monkeypatch.setattr("fafo_run.log.locking._MOUNTS", mounts)
+    with pytest.raises(StoreError, match="network file system \\(nfs4\\)"):
+        RunDirectory.own(tmp_path / "net" / "run")
+    RunDirectory.own(tmp_path / "net" / "run", force=True).close()
+
+
+@pytest.mark.parametrize("said", [b"", b"{", b"[]", b'{"format": 1}'])
+def test_a_format_file_that_cannot_be_read(tmp_path, said):
+    (tmp_path / "FORMAT").write_bytes(said)
+    for attempt in (RunDirectory.own, RunDirectory.look):
+        with pytest.raises(StoreError, match="FORMAT can't be read"):
+            attempt(tmp_path)
+
+
+@pytest.mark.parametrize("changed", [{"format": 2}, {"byte_order": "big"}])
+def test_a_store_of_another_format(tmp_path, changed):
+    said = {"format": 1, "store": "0" * 32, "byte_order": "little"} | changed
+    (tmp_path / "FORMAT").write_text(json.dumps(said))
+    with pytest.raises(StoreError, match="this fafo reads 1") as caught:
+        RunDirectory.own(tmp_path)
+    assert "version of fafo" in (caught.value.problems[0].cure or "")
+
+
+def test_running_tells_an_unclean_end(tmp_path):
+    with RunDirectory.own(tmp_path) as directory:
+        assert directory.stopped_cleanly()
+        directory.mark_running()
+        said = json.loads((tmp_path / "RUNNING").read_text())
+        assert said["pid"] == os.getpid() and said["boot_id"] == boot_id()
+    with RunDirectory.own(tmp_path) as directory:
+        assert not directory.stopped_cleanly()
+        directory.mark_stopped()
+        directory.mark_stopped()
+        assert directory.stopped_cleanly()
+
+
+def test_progress_is_replaced_whole(tmp_path):
+    with RunDirectory.own(tmp_path) as directory:
+        assert directory.read_progress() is None
+        directory.write_progress({"done": 3})
+        assert RunDirectory.look(tmp_path).read_progress() == {"done": 3}
+        (tmp_path / "progress.json").write_bytes(b"{")
+        assert directory.read_progress() is None
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_looking_makes_nothing(tmp_path):
+    with pytest.raises(StoreError, match="no store is here"):
+        RunDirectory.look(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreError, match="disk refused"):
+        RunDirectory.own(tmp_path / "file" / "run")
+    shutil.rmtree(tmp_path)
