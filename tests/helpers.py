@@ -81,7 +81,8 @@ def fafo(
     """Run `fafo -C FOLDER …` and check its exit code (None: any)."""
     done = subprocess.run(
         [str(FAFO), "-C", str(folder), *arguments],
-        capture_output=True, text=True, timeout=280, env=os.environ | dict(env or {}), stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=280,
+        env=os.environ | dict(env or {}), stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert check is None or done.returncode == check, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
@@ -96,13 +97,15 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """Start `fafo -C FOLDER …` in a process group of its own."""
     return subprocess.Popen(
         [str(FAFO), "-C", str(folder), *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        stdin=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
 
 
 def kill(process: subprocess.Popen[str]) -> None:
-    """Kill -9 a process started by `start`, with all its children."""
-    os.killpg(process.pid, signal.SIGKILL)
+    """Kill -9 a process started by `start`, with all its children; harmless when it has ended."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
 
 

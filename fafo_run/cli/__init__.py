@@ -29,7 +29,8 @@ from fafo_run.cli.verify import verify
 def cli(context: click.Context, folder: str) -> None:
     """Make for model-generated datasets: bake prompts, run them over sources, prove the cache.
 
-    Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 your input, 2 usage, 3 finished but some
+    Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 your input, 2 usage, 3
+    finished but some
     items failed, 4 verify: below, 5 verify: can't tell, 70 a bug in fafo, 130 interrupted (state safe).
     """
     context.obj = folder
@@ -70,6 +71,7 @@ def _bug_report() -> str:
     from fafo_run.version import VERSION
 
     return (
-        "\nThis is a bug in fafo. What was recorded is safe. Please report the lines above, the command, and:\n"
+        "\nThis is a bug in fafo. What was recorded is safe.\n"
+        "Please report the lines above, the command, and:\n"
         f"  fafo {VERSION}, Python {platform.python_version()}, {platform.platform()}"
     )

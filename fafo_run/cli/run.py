@@ -11,7 +11,6 @@ from fafo_build.cli.options import json_option, print_json, project_of, quiet_op
 from fafo_run.cli.options import filter_options, run_folder, run_option, view_of
 
 if TYPE_CHECKING:
-    from fafo_run.run.plan import plan_run
     from fafo_run.run.supervisor import Outcome
 
 
@@ -38,8 +37,8 @@ def run(
 ) -> None:
     """Generate: every item of the view that has no result yet is sent to the engine, and its answer recorded.
 
-    Starting again does only what is left. Ctrl-C once finishes what is under way and stops; twice stops now. Both
-    leave a safe state.
+    Starting again does only what is left. Ctrl-C once finishes what is under way and stops; twice
+    stops now. Both leave a safe state.
     """
     from fafo_run.run.plan import plan_run
     from fafo_run.run.supervisor import Supervisor

@@ -17,8 +17,8 @@ from fafo_run.cli.options import run_folder, run_option, view_of
 def show(context: click.Context, name: str, class_name: str | None, run_name: str, as_json: bool) -> None:
     """Print one item whole: row, prompt, output, cache, provenance.
 
-    IDENTITY-OR-KEY is an identity (or at least 8 of its hex digits), or the key of a row; a key that several classes
-    have items of shows them all.
+    IDENTITY-OR-KEY is an identity (or at least 8 of its hex digits), or the key of a row; a key that
+    several classes have items of shows them all.
     """
     from fafo_run.run.store import RunReader
     from fafo_run.watch.find import find

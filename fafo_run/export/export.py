@@ -11,6 +11,7 @@ from fafo_run.export.writers import open_writer
 from fafo_run.item import Output
 from fafo_run.prompt import PromptEncoder
 from fafo_run.run.store import RunReader
+from fafo_run.run.totals import count
 from fafo_run.run.view import View, items
 
 
@@ -32,9 +33,15 @@ def export(view: View, reader: RunReader, out: Path, *, failures: bool) -> Expor
     """
     encoders = {of.name: PromptEncoder(of.artifact, of.model.tokenizer_json) for of in view.classes}
     written = failed = waiting = 0
-    seen: set[bytes] = set()
+    # A row that stands twice in its source is one item. Remembering what was written is only worth its memory
+    # when there is such a row.
+    written_before: set[bytes] | None = set() if count(view, out.absolute().parent).repeated else None
     with open_writer(out) as writer:
         for item in items(view):
+            if written_before is not None:
+                if item.identity in written_before:
+                    continue
+                written_before.add(item.identity)
             record = reader.results.find(item.identity)
             if record is None:
                 waiting += 1

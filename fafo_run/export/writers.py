@@ -33,10 +33,11 @@ class Writer(Protocol):
 
 @contextmanager
 def open_writer(path: Path) -> Iterator[Writer]:
-    """Yield a writer for `path`, by its ending `.jsonl` or `.parquet`; the file appears when the block ends well.
+    """Yield a writer for `path`, by its ending `.jsonl` or `.parquet`; the file appears when the block
+    ends well.
 
-    Raises `DeclarationError` for another ending and `StoreError` when the disk refuses; then a file that stood
-    there before still does.
+    Raises `DeclarationError` for another ending and `StoreError` when the disk refuses; then a file
+    that stood there before still does.
     """
     kinds: dict[str, Callable[[BinaryIO], Writer]] = {".jsonl": JsonLines, ".parquet": Parquet}
     kind = kinds.get(path.suffix)

@@ -9,14 +9,14 @@ from collections.abc import Callable, Container, Iterator
 from attrs import define, field
 
 from fafo_build.errors import Problem, StoreError
-from fafo_run.item import QueuedItem
+from fafo_run.item import Provenance, QueuedItem
 from fafo_run.log.appender import OpenSegment, Route
 from fafo_run.log.format import HEADER_SIZE, MARKER_AT, RETIRED, RETIRED_BYTES, Header, Kind
 from fafo_run.log.fs import File
 from fafo_run.log.payload import Undecodable
 from fafo_run.log.provenance import ProvenanceTable
 from fafo_run.log.reader import Entry, Gap, scan, walk
-from fafo_run.queue.payload import provenance_number, read_item
+from fafo_run.queue.payload import read_item
 
 _PIECE = 256 << 10
 """Bytes read at once for a claim, which takes few entries."""
@@ -98,8 +98,7 @@ class Part:
     def read(self, entry: Entry) -> QueuedItem:
         """Return an entry's item. Raises `StoreError` when its payload or provenance can't be read."""
         try:
-            said = self._provenance.find(provenance_number(entry), self.file, self.header)
-            return read_item(entry, said, self.header.lane)
+            return read_item(entry, self._said, self.header.lane)
         except Undecodable as error:
             raise self._damaged(entry.offset, str(error)) from error
 
@@ -120,6 +119,9 @@ class Part:
             self._markers.close()
             self._markers = None
         self.file.close()
+
+    def _said(self, number: int) -> Provenance:
+        return self._provenance.find(number, self.file, self.header)
 
     def _mapped(self, offset: int) -> mmap.mmap:
         # Only bytes that are synced are ever mapped: a store into space that isn't there kills the process.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fafo_run.item import Provenance, QueuedItem
 from fafo_run.log.appender import Draft, route_of
 from fafo_run.log.format import Kind
@@ -34,21 +36,13 @@ def draft(item: QueuedItem, cache: ProvenanceCache) -> Draft:
     return Draft(route, cache.pack(said), item.identity, pack)
 
 
-def provenance_number(entry: Entry) -> int:
-    """Return the number of the provenance that an entry refers to. Raises `Undecodable`."""
-    number = unpack(entry.payload, entry.kind)[0]
-    if not isinstance(number, int):
-        raise Undecodable("the provenance's number isn't a number")
-    return number
-
-
-def read_item(entry: Entry, provenance: Provenance, lane: int) -> QueuedItem:
-    """Return the item of an ITEM entry. Raises `Undecodable`."""
-    _, key, sample, seed, content, suffix, bounds, prompt_tokens = unpack(entry.payload, Kind.ITEM)
+def read_item(entry: Entry, find: Callable[[int], Provenance], lane: int) -> QueuedItem:
+    """Return the item of an ITEM entry; `find` knows provenance by number. Raises `Undecodable`."""
+    number, key, sample, seed, content, suffix, bounds, prompt_tokens = unpack(entry.payload, Kind.ITEM)
     try:
         return QueuedItem(
             identity=entry.identity,
-            provenance=provenance,
+            provenance=find(number),
             key=key,
             sample=sample,
             seed=seed,

@@ -109,9 +109,10 @@ class Queue:
     def claim(self, limit: int, wanted: Wanted = lambda _: True) -> list[Claim]:
         """Hand out up to `limit` wanted items of one (model, artifact, lane); none when none waits.
 
-        What isn't wanted keeps waiting, and isn't looked at again before the queue is opened anew: `wanted` is to
-        be the same throughout a run. One such group is drained before the next, and then the oldest comes first. Raises `StoreError` when
-        an entry can't be read; then nothing was handed out.
+        What isn't wanted keeps waiting, and isn't looked at again before the queue is opened anew:
+        `wanted` is to
+        be the same throughout a run. One such group is drained before the next, and then the oldest
+        comes first. Raises `StoreError` when an entry can't be read; then nothing was handed out.
         """
         with self._state:
             self._check()

@@ -1,6 +1,7 @@
 """The completer: the only role that makes anything observable.
 
-Records come in through one hand-off, in memory, from the other two roles. They become durable in groups, in the
+Records come in through one hand-off, in memory, from the other two roles. They become durable in
+groups, in the
 one order that loses nothing: outputs synced, then indexed, then the markers of their inputs set.
 """
 

@@ -1,4 +1,6 @@
-"""When an engine that doesn't answer is asked again, and when that becomes the item's fault, or the end of a run."""
+"""When an engine that doesn't answer is asked again, and when that becomes the item's fault, or the
+end of a run.
+"""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ class RunPlan:
 def plan_run(view: View, engine: str | None = None) -> RunPlan:
     """Return the plan of a run over `view` with the engine of that name, or the one that its classes name.
 
-    Raises `DeclarationError` for an engine that isn't declared, and for classes that need several engines or models.
+    Raises `DeclarationError` for an engine that isn't declared, and for classes that need several
+    engines or models.
     """
     project = view.project
     chosen = _only("engine", {engine} if engine else {of.declared.engine for of in view.classes})

@@ -19,7 +19,9 @@ def check(view: View, capabilities: Capabilities) -> None:
 
 
 def context_length(view: View, capabilities: Capabilities) -> int:
-    """Return how long prompt and output may be together, in tokens: the lower of what model and engine take."""
+    """Return how long prompt and output may be together, in tokens: the lower of what model and engine
+    take.
+    """
     return min(capabilities.context_length, *(of.model.locked.context_length for of in view.classes))
 
 
@@ -30,7 +32,7 @@ def _problems(of: ClassView, capabilities: Capabilities) -> Iterator[Problem]:
             f"the engine's vocabulary has {capabilities.vocab_size} ids, the model's has {model.vocab_size}",
             file=of.declared.file,
             field=f"class.{of.name}.engine",
-            cure="let the engine serve the model that the class was baked for, or declare the other and rebuild",
+            cure="let the engine serve the model of the class, or declare the other one and rebuild",
         )
     constant = sum(len(span.ids) for span in of.artifact.spans)
     wanted = of.sampling.max_new_tokens

@@ -23,7 +23,9 @@ from fafo_run.run.view import ClassView, View, ViewItem, items
 _BATCH = 1_000
 """Items per append to the queue."""
 _FLUSH = 1.0
-"""Seconds after which a smaller batch is appended all the same, so that a slow source doesn't starve an engine."""
+"""Seconds after which a smaller batch is appended all the same, so that a slow source doesn't starve
+an engine.
+"""
 _RECHECK_ONE_IN = 256
 """Of which items, besides the first of each class and source, the prompt is encoded a second time, whole."""
 
@@ -121,8 +123,8 @@ class Producer(threading.Thread):
         whole = prompt.prompt_tokens + item.of.sampling.max_new_tokens
         if whole > self._context_length:
             message = (
-                f"{row.where}: {prompt.prompt_tokens} prompt tokens and {item.of.sampling.max_new_tokens} new "
-                f"ones are more than the context of {self._context_length}"
+                f"{row.where}: {prompt.prompt_tokens} prompt tokens and "
+                f"{item.of.sampling.max_new_tokens} new ones are more than the context of {self._context_length}"
             )
             return Failure(FailureCode.TOO_LONG, Stage.PROMPT, message), prompt
         if recheck and not encoder.recheck(row.fields, row.source, row.key, prompt):

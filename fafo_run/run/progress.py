@@ -1,4 +1,6 @@
-"""progress.json: how a run goes, for `fafo status` in another process. Derived; may be deleted at any moment."""
+"""progress.json: how a run goes, for `fafo status` in another process. Derived; may be deleted at any
+moment.
+"""
 
 from __future__ import annotations
 

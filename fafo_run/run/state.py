@@ -43,7 +43,9 @@ class Snapshot:
     """The ceiling over the same items."""
     output_tokens: int
     rate: float
-    """Finished items per second over the last minute; of this run alone, so that a resumed run's ETA is true."""
+    """Finished items per second over the last minute; of this run alone, so that a resumed run's ETA
+    is true.
+    """
     notice: str
     """What the run waits for; empty when it goes on."""
     elapsed: float

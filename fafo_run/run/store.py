@@ -94,7 +94,8 @@ class RunReader:
 
 
 def reindex(folder: Path) -> int:
-    """Delete the index of a store that nobody uses, build it from the segments, and return the number of records.
+    """Delete the index of a store that nobody uses, build it from the segments, and return the number
+    of records.
 
     Raises `StoreBusy`, `StoreError`.
     """

@@ -1,5 +1,5 @@
-"""The supervisor: starts the three roles of a run over one store and one engine, and ends them in the one order
-that is safe.
+"""The supervisor: starts the three roles of a run over one store and one engine, and ends them in the
+one order that is safe.
 """
 
 from __future__ import annotations
@@ -116,9 +116,10 @@ class Supervisor:
     async def run(self) -> Outcome:
         """Run until every item of the plan has an outcome, or until interrupted.
 
-        Raises `StoreError` when the store can't be used or a disk refuses, `EngineError` when the engine can't
-        start or is gone for good, `SourceError` when a source can't be read. What was acknowledged until then is
-        safe.
+        Raises `StoreError` when the store can't be used or a disk refuses, `EngineError` when the
+        engine can't
+        start or is gone for good, `SourceError` when a source can't be read. What was acknowledged
+        until then is safe.
         """
         store = RunStore.open(self.folder, self._view.project.run)
         clean = True
@@ -241,7 +242,9 @@ class Supervisor:
         return {of.name: PromptEncoder(of.artifact, of.model.tokenizer_json) for of in self._view.classes}
 
     def _wanted(self) -> Callable[[QueuedItem], bool]:
-        """Return which waiting items belong to this run: the filters hold for what an earlier run queued, too."""
+        """Return which waiting items belong to this run: the filters hold for what an earlier run
+        queued, too.
+        """
         chosen = {(of.name, source.name) for of in self._view.classes for source in of.sources}
         limited = None if self._view.limit is None else {item.identity for item in items(self._view)}
 

@@ -31,7 +31,8 @@ class Totals:
 def count(view: View, workdir: Path) -> Totals:
     """Read every source of the view once.
 
-    Raises `SourceError` when one can't be read, or names both rows where two share a key and differ in content.
+    Raises `SourceError` when one can't be read, or names both rows where two share a key and differ in
+    content.
     """
     surveys = {
         source.name: survey(open_source(source, view.project.root), workdir) for source in view.sources

@@ -1,4 +1,5 @@
-"""The view: baked classes over declared sources, and every item that they stand for, in order, with its identity.
+"""The view: baked classes over declared sources, and every item that they stand for, in order, with
+its identity.
 
 The producer makes work of it; status, verify and export hold the results against it. No engine is involved.
 """
@@ -69,7 +70,9 @@ class View:
     limit: int | None
     """The most items of each class; None: all."""
     current: frozenset[tuple[str, str, str, str]]
-    """Class, artifact, sampling hash and model fingerprint of every class of the project as it is baked now."""
+    """Class, artifact, sampling hash and model fingerprint of every class of the project as it is
+    baked now.
+    """
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -144,8 +147,8 @@ def check_names(kind: str, asked: Collection[str], declared: Mapping[str, object
 def items(view: View) -> Iterator[ViewItem]:
     """Yield every item: class by class, so that items of one prefix follow each other.
 
-    A row that stands twice in a source yields the same identity twice. A broken row yields one item per class,
-    however many samples the class asks for: there is one reason to record.
+    A row that stands twice in a source yields the same identity twice. A broken row yields one item
+    per class, however many samples the class asks for: there is one reason to record.
 
     Raises `SourceError`.
     """

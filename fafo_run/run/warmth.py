@@ -8,8 +8,8 @@ from fafo_run.engines.base import Engine, Prefix, WarmUp
 class Warmth:
     """One finished warm-up per prefix, before its first burst.
 
-    SGLang computes a new prefix once per request of a prefill batch, so that four requests that arrive together
-    share nothing; only a prefix whose warm-up has finished is shared.
+    SGLang computes a new prefix once per request of a prefill batch, so that four requests that arrive
+    together share nothing; only a prefix whose warm-up has finished is shared.
     """
 
     def __init__(self, engine: Engine) -> None:

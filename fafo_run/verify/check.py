@@ -1,4 +1,6 @@
-"""Makes the verification of a run: sums from the results, the view held against them, build/ against its inputs."""
+"""Makes the verification of a run: sums from the results, the view held against them, build/ against
+its inputs.
+"""
 
 from __future__ import annotations
 

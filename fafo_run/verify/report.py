@@ -72,7 +72,9 @@ class Hits:
     ceiling_tokens: int = 0
     """What a perfect cache would have served."""
     reached_tokens: int = 0
-    """Per item the lower of cached and ceiling: what one item has beyond its ceiling doesn't make up for another."""
+    """Per item the lower of cached and ceiling: what one item has beyond its ceiling doesn't make up
+    for another.
+    """
 
     def __add__(self, other: Hits) -> Hits:
         return Hits(

@@ -1,4 +1,6 @@
-"""One item whole: its row, its prompt as rendered, where the prefix ends, what came back, and all that led to it."""
+"""One item whole: its row, its prompt as rendered, where the prefix ends, what came back, and all that
+led to it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Where a run stands, seen from another process: what is true from the logs, what is live from progress.json."""
+"""Where a run stands, seen from another process: what is true from the logs, what is live from
+progress.json.
+"""
 
 from __future__ import annotations
 

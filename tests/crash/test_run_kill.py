@@ -11,12 +11,12 @@ import pytest
 
 from tests.helpers import MAIN, exported, fafo, fafo_json, identities, kill, start, write_project
 
-ROWS = 1_500
+ROWS = 8_000
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    folder = write_project(tmp_path, ROWS, main=MAIN + "\n[run]\nqueue = { low = 100, high = 300 }\n")
+    folder = write_project(tmp_path, ROWS, main=MAIN + "\n[run]\nqueue = { low = 500, high = 2_000 }\n")
     fafo(folder, "build")
     return folder
 
@@ -27,11 +27,11 @@ def test_after_ten_kills_every_identity_is_there_exactly_once(project: Path) -> 
     killed = 0
     for _ in range(10):
         process = start(project, "run", "--quiet")
-        time.sleep(chance.uniform(0.3, 2.5))
+        time.sleep(chance.uniform(0.4, 2.5))
         if process.poll() is None:
             killed += 1
         kill(process)
-    assert killed, "no run was still alive when it was killed: the test shows nothing"
+    assert killed >= 5, "most runs had ended before they were killed: the test shows nothing"
     fafo(project, "run")
     report = fafo_json(project, "verify")
     assert report["verdict"] == "ok"
