@@ -6,6 +6,7 @@ A path is tried in this order: `package:NAME/FILE`, a `.gguf` file, a folder, a 
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
@@ -53,19 +54,19 @@ class Location:
 def resolve(model: Model, root: Path, *, weights: bool = False) -> Location:
     """Find the files of `model`; relative paths start at `root`, the project's folder.
 
-    A hub id is taken from the local cache of Hugging Face if it is there, and else downloaded: only what
-    tokenizing needs, or all of it with `weights`.
+    With `weights` the place must hold the model's weights, else its tokenizer. A hub id is taken from the
+    local cache of Hugging Face if it is there, and else downloaded, no more of it than that.
 
     Raises `ModelError` for a path that leads nowhere, and says how to mend it.
     """
     if model.path.startswith("package:"):
         found = _in_package(model.path)
-        return _local(found, model.path)
+        return _local(found, model.path, weights)
     path = Path(model.path).expanduser()
     shown = path.name if path.is_absolute() else PurePosixPath(model.path).as_posix()
     path = root / path
     if path.exists():
-        return _local(path, shown)
+        return _local(path, shown, weights)
     if path.suffix == ".gguf" or not _HUB_ID.fullmatch(model.path):
         raise _error(
             f'there is no file or folder "{model.path}"' + _near(path),
@@ -74,18 +75,17 @@ def resolve(model: Model, root: Path, *, weights: bool = False) -> Location:
     return Location("folder", _from_hub(model, weights), model.path)
 
 
-def check_folder(folder: Path, shown: str) -> None:
-    """Raise `ModelError` when a folder isn't a model's folder in the Hugging Face format."""
-    if missing := _missing(folder):
+def _check_folder(folder: Path, shown: str, weights: bool) -> None:
+    if missing := _missing(folder, weights):
         raise _error(
             f'the folder "{shown}" has no {missing}',
-            "name a folder in the Hugging Face format: config.json, tokenizer.json, tokenizer_config.json",
+            "name a folder in the Hugging Face format: config.json, tokenizer.json, *.safetensors",
         )
 
 
-def _local(path: Path, shown: str) -> Location:
+def _local(path: Path, shown: str, weights: bool) -> Location:
     if path.is_dir():
-        check_folder(path, shown)
+        _check_folder(path, shown, weights)
         return Location("folder", path.resolve(), shown)
     if path.suffix != ".gguf":
         raise _error(
@@ -95,12 +95,13 @@ def _local(path: Path, shown: str) -> Location:
     return Location("gguf", path.resolve(), shown)
 
 
-def _missing(folder: Path) -> str | None:
+def _missing(folder: Path, weights: bool) -> str | None:
+    """Return a file that the folder lacks. Whoever wants the weights needs no tokenizer."""
     if not (folder / "config.json").is_file():
         return "config.json"
-    if not any((folder / name).is_file() for name in _VOCABULARIES):
-        return "tokenizer.json"
-    return None
+    if weights:
+        return _missing_weights(folder)
+    return None if any((folder / name).is_file() for name in _VOCABULARIES) else "tokenizer.json"
 
 
 def _in_package(declared: str) -> Path:
@@ -156,17 +157,15 @@ def _from_hub(model: Model, weights: bool) -> Path:
         )
     except LocalEntryNotFoundError:
         cached = None
-    if cached is not None and not _missing(cached) and (not weights or missing_weights(cached) is None):
+    if cached is not None and _missing(cached, weights) is None:
         return cached
     folder = _download(model, patterns)
-    check_folder(folder, model.path)
+    _check_folder(folder, model.path, weights)
     return folder
 
 
-def missing_weights(folder: Path) -> str | None:
+def _missing_weights(folder: Path) -> str | None:
     """Return the name of a weights file that a folder lacks, or None when it is whole."""
-    import json
-
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         shards = set(json.loads(index.read_text("utf-8"))["weight_map"].values())

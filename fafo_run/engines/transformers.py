@@ -155,6 +155,9 @@ class TransformersEngine(Engine):
 
     def _load(self) -> Capabilities:
         """Load the model, in the worker thread: torch keeps its number of threads per thread."""
+        # Read once, as torch is loaded. Threads that spin while they wait for each other take four times the
+        # CPU time as soon as anything else wants a core.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         try:
             import torch
         except ImportError as error:
@@ -182,7 +185,7 @@ class TransformersEngine(Engine):
         settings: dict[str, object] = {
             "dtype": self._model.dtype,
             "device": device,
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),
         }
         if device == "cpu":
             settings["threads"] = threads

@@ -21,7 +21,7 @@ from fafo_build.errors import ModelError, Problem
 from fafo_build.project.declaration import Model
 from fafo_build.tokens import gguf_config, gguf_tokenizer
 from fafo_build.tokens.gguf_file import GgufFile, read_gguf
-from fafo_build.tokens.resolve import Location, missing_weights, resolve
+from fafo_build.tokens.resolve import Location, resolve
 from fafo_run.engines.weights_gguf import Progress, write_safetensors
 
 CONVERTER = 1
@@ -46,14 +46,7 @@ def model_folder(model: Model, root: Path, progress: Progress | None = None) -> 
     Raises `ModelError` for a path that leads nowhere, for what can't be converted, and when the disk refuses.
     """
     location = resolve(model, root, weights=True)
-    if location.kind == "gguf":
-        return _converted(location, progress)
-    if missing := missing_weights(location.path):
-        raise _error(
-            f"the model {location.shown} has no {missing}",
-            "name a folder that holds the model's weights as safetensors",
-        )
-    return location.path
+    return _converted(location, progress) if location.kind == "gguf" else location.path
 
 
 def _converted(location: Location, progress: Progress | None) -> Path:
