@@ -15,7 +15,7 @@ from fafo_run.results.files import ResultsFiles, ResultsSegment
 from fafo_run.results.index import Index, Merged, Place, UnusableIndexError
 from fafo_run.results.summary import Summary, Tally
 
-_BATCH = 10_000
+_BATCH = 1000
 
 
 @define

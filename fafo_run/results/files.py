@@ -8,14 +8,14 @@ from pathlib import Path
 
 from attrs import frozen
 
-from fafo_run.item import Record
+from fafo_run.item import Provenance, Record
 from fafo_run.log.format import Header, Kind
 from fafo_run.log.fs import Disk, File
 from fafo_run.log.payload import Undecodable
 from fafo_run.log.provenance import ProvenanceTable
 from fafo_run.log.reader import Entry, read_entry, read_header, segment_name, segments, walk
 from fafo_run.results.index import Place
-from fafo_run.results.payload import provenance_number, read_record
+from fafo_run.results.payload import read_record
 
 _OPEN = 64
 """Files kept open at once."""
@@ -33,12 +33,14 @@ class ResultsSegment:
 
     def record(self, entry: Entry) -> Record:
         """Return the record of an OUTPUT or FAILURE entry. Raises `Undecodable`."""
-        said = self.provenance.find(provenance_number(entry), self.file, self.header)
-        return read_record(entry, said, self.header.lane)
+        return read_record(entry, self._said, self.header.lane)
 
     def place(self, entry: Entry) -> Place:
         """Return where an entry is, as the index says it."""
         return Place(self.sequence, entry.offset, entry.kind == Kind.OUTPUT)
+
+    def _said(self, number: int) -> Provenance:
+        return self.provenance.find(number, self.file, self.header)
 
     def entries(self) -> Iterator[Entry]:
         """Yield the OUTPUT and FAILURE entries, in order; provenance is remembered on the way."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fafo_run.item import Failure, FailureCode, FinishReason, Ids, Output, Provenance, Record, Stage
 from fafo_run.log.appender import Draft, route_of
 from fafo_run.log.format import Kind
@@ -42,23 +44,18 @@ def draft(record: Record, cache: ProvenanceCache) -> Draft:
     return Draft(route, cache.pack(said), record.identity, pack)
 
 
-def provenance_number(entry: Entry) -> int:
-    """Return the number of the provenance that an entry refers to. Raises `Undecodable`."""
-    number = unpack(entry.payload, entry.kind)[0]
-    if not isinstance(number, int):
-        raise Undecodable("the provenance's number isn't a number")
-    return number
+def read_record(entry: Entry, find: Callable[[int], Provenance], lane: int) -> Record:
+    """Return the record of an OUTPUT or FAILURE entry; `find` knows provenance by number.
 
-
-def read_record(entry: Entry, provenance: Provenance, lane: int) -> Record:
-    """Return the record of an OUTPUT or FAILURE entry. Raises `Undecodable`."""
+    Raises `Undecodable`.
+    """
     fields = unpack(entry.payload, entry.kind)
-    _, key, sample, seed, content, suffix, bounds, prompt_tokens = fields[:8]
+    number, key, sample, seed, content, suffix, bounds, prompt_tokens = fields[:8]
     attempt, server, started, seconds = fields[8:12]
     try:
         return Record(
             identity=entry.identity,
-            provenance=provenance,
+            provenance=find(number),
             key=key,
             sample=sample,
             seed=seed,

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 
 from attrs import Factory, asdict, define, frozen
 
-from fafo_run.item import Failure, Output, Record
+from fafo_run.item import Failure, Output, Provenance, Record
 from fafo_run.log.payload import decode, encode
+
+_RECENT = 256
 
 
 @frozen
@@ -95,6 +97,8 @@ class Tally:
     def __init__(self) -> None:
         self.groups: dict[Group, Counts] = {}
         self.undecodable = 0
+        # The counts of provenance that was just met, by object: the objects are kept, so ids stay theirs.
+        self._recent: dict[tuple[int, str], tuple[Provenance, Counts]] = {}
 
     @classmethod
     def of(cls, record: Record) -> Tally:
@@ -105,16 +109,7 @@ class Tally:
 
     def add(self, record: Record) -> None:
         """Count one record."""
-        said = record.provenance
-        group = Group(
-            said.class_name,
-            said.source,
-            said.artifact,
-            said.sampling_hash,
-            said.model_fingerprint,
-            record.server,
-        )
-        counts = self.groups.setdefault(group, Counts())
+        counts = self._counts(record.provenance, record.server)
         match record.outcome:
             case Output() as output:
                 counts.outputs += 1
@@ -151,6 +146,19 @@ class Tally:
         """Return the tally as bytes for the index."""
         groups = [(list(asdict(group).values()), asdict(counts)) for group, counts in self.groups.items()]
         return encode((self.undecodable, groups))
+
+    def _counts(self, said: Provenance, server: str) -> Counts:
+        known = self._recent.get((id(said), server))
+        if known is not None:
+            return known[1]
+        group = Group(
+            said.class_name, said.source, said.artifact, said.sampling_hash, said.model_fingerprint, server
+        )
+        counts = self.groups.setdefault(group, Counts())
+        if len(self._recent) >= _RECENT:
+            self._recent.clear()
+        self._recent[id(said), server] = (said, counts)
+        return counts
 
     @classmethod
     def unpack(cls, data: bytes) -> Tally:
