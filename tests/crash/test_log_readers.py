@@ -1,4 +1,4 @@
-"""Another process reads while one writes, rotates and collects: it sees whole records, and holds up nothing."""
+"""Another process reads while one writes, rotates and collects: it sees whole records and stops nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of writes and syncs, which no kill -9 shows: what is acknowledged, served or removed is synced."""
+"""The order of writes and syncs, which no kill -9 shows: what is acknowledged, served or gone is synced."""
 
 from __future__ import annotations
 
