@@ -193,7 +193,9 @@ class Queue:
             self._check()
             with self._append:
                 for segment in list(self._appender.open.values()):
-                    if segment.idle and self._part_of(segment).live == 0:
+                    with self._state:
+                        done = self._part_of(segment).live == 0
+                    if segment.idle and done:
                         self._roll(segment)
                     segment.idle = True
             return self._collect()

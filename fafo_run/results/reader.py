@@ -11,11 +11,12 @@ from attrs import frozen
 
 from fafo_run.item import Record
 from fafo_run.log.directory import RunDirectory
+from fafo_run.log.locking import is_held
 from fafo_run.log.payload import Undecodable
 from fafo_run.log.reader import Entry
 from fafo_run.results.catalog import Catalog
 from fafo_run.results.files import ResultsFiles, ResultsSegment
-from fafo_run.results.index import Index, Place, UnusableIndexError
+from fafo_run.results.index import Index, Place, UnusableIndexError, probe
 from fafo_run.results.summary import Summary
 
 _BATCH = 1000
@@ -47,8 +48,12 @@ class ResultsReader:
         self._catalog = self._load()
 
     def _load(self) -> Catalog:
+        directory = self._directory
+        # A run that was killed may leave an index that kills its reader; one that goes on has looked already.
+        if not (directory.stopped_cleanly() or is_held(directory.path / "LOCK") or probe(directory.index)):
+            return self._load_unindexed()
         try:
-            index = Index.open(self._directory.index, self._directory.store, write=False)
+            index = Index.open(directory.index, directory.store, write=False)
         except UnusableIndexError:
             return self._load_unindexed()
         try:

@@ -11,7 +11,7 @@ import pytest
 from fafo_build.errors import StoreError
 from fafo_run.log.directory import RunDirectory
 from fafo_run.log.fs import Disk
-from fafo_run.log.locking import StoreBusy, StoreLock, boot_id, file_system
+from fafo_run.log.locking import StoreBusy, StoreLock, boot_id, file_system, is_held
 
 HOLD = """
 import sys
@@ -47,6 +47,7 @@ def test_another_process_is_named(tmp_path):
     )
     assert child.stdin and child.stdout
     assert child.stdout.readline() == "held\n"
+    assert is_held(tmp_path / "LOCK")
     with pytest.raises(StoreBusy, match=f"process {child.pid} is using this store") as caught:
         RunDirectory.own(tmp_path)
     assert caught.value.problems[0].cure
@@ -55,6 +56,7 @@ def test_another_process_is_named(tmp_path):
     child.wait()
     child.stdin.close()
     child.stdout.close()
+    assert not is_held(tmp_path / "LOCK")
     with RunDirectory.own(tmp_path):
         pass
 
