@@ -14,6 +14,9 @@ from fafo_run.sources.rows import CONTENT_KEY, RowMaker
 
 _decode = msgspec.json.Decoder().decode
 
+MAX_DEPTH = 200
+"""Levels of lists and objects in a row. Python's own limit depends on who calls, and so would the outcome."""
+
 LOOK_AT = 100
 """Rows in which a key column must turn up, so that a misspelt one isn't a failure per row."""
 
@@ -55,12 +58,25 @@ def _object(line: bytes) -> tuple[dict[str, object], str]:
     try:
         value = _decode(line)
     except RecursionError:
-        return {}, "JSON is nested too deeply"
+        return {}, _TOO_DEEP
     except msgspec.DecodeError as error:
         return {}, not_utf8(line) or f"no JSON: {error}"
     if not isinstance(value, dict):
         return {}, f"expected a JSON object, got {_NAMES.get(type(value), 'a number')}"
+    if line.count(b"[") + line.count(b"{") > MAX_DEPTH and _depth(value) > MAX_DEPTH:
+        return {}, _TOO_DEEP
     return value, ""
 
+
+def _depth(value: object) -> int:
+    level, depth = [value], 0
+    while level:
+        nested = [item for item in level if isinstance(item, list | dict)]
+        depth += bool(nested)
+        level = [child for item in nested for child in (item.values() if isinstance(item, dict) else item)]
+    return depth
+
+
+_TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 
 _NAMES = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}

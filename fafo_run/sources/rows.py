@@ -82,8 +82,6 @@ class RowMaker:
             return self.broken(fields, where, "a whole number doesn't fit 64 bits", raw)
         except UnicodeEncodeError:
             return self.broken(fields, where, "not UTF-8", raw)
-        except RecursionError:
-            return self.broken(fields, where, "nested too deeply", raw)
         key = self._key(fields, content)
         if key.problem:
             return self.broken(fields, where, key.problem, raw)

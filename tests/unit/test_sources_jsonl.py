@@ -34,8 +34,8 @@ def rows_of(root: Path, data: bytes) -> list[Row | BrokenRow]:
         (b'{"id": "b", "x": -Infinity}', "no JSON: "),
         (b'{"id": "caf\xe9"}', "not UTF-8: byte 0xe9 at position 12"),
         (b'{"id": "b", "x": "\\ud800"}', "no JSON: "),
-        (b"[" * 100_000, "JSON is nested too deeply"),
-        (b'{"id": "b", "x": ' + b"[" * 2000 + b"]" * 2000 + b"}", "nested too deeply"),
+        (b"[" * 100_000, "nested more than 200 levels deep"),
+        (b'{"id": "b", "x": ' + b"[" * 2000 + b"]" * 2000 + b"}", "nested more than 200 levels deep"),
         (b'{"id": "b", "x": 18446744073709551616}', "a whole number doesn't fit 64 bits"),
         (b'{"id": "b", "x": [{"y": -9223372036854775809}]}', "a whole number doesn't fit 64 bits"),
         (b'{"name": "b"}', 'the key column "id" is missing'),
@@ -55,6 +55,19 @@ def test_a_bad_line_costs_itself_only(line: bytes, message: str, tmp_path: Path)
     assert message in bad.message
     assert bad.where == "rows.jsonl:2"
     assert bad.content_hash == hashlib.sha256(line).digest()
+
+
+def test_the_limit_of_nesting_does_not_depend_on_the_caller(tmp_path: Path) -> None:
+    def line(levels: int) -> bytes:
+        return b'{"id": "b", "x": ' + b"[" * (levels - 1) + b"]" * (levels - 1) + b"}\n"
+
+    wide = b'{"id": "w", "x": [' + b",".join([b"[{}]"] * 500) + b"]}\n"
+
+    def deep(frames: int) -> list[Row | BrokenRow]:
+        return deep(frames - 1) if frames else rows_of(tmp_path, line(200) + line(201) + line(900) + wide)
+
+    for frames in (0, 500):
+        assert [isinstance(row, BrokenRow) for row in deep(frames)] == [False, True, True, False]
 
 
 def test_a_broken_row_has_its_key_where_that_could_be_read(tmp_path: Path) -> None:
