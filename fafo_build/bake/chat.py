@@ -15,11 +15,12 @@ from jinja2 import Environment, TemplateError, TemplateSyntaxError
 from fafo_build.bake.canonical import canonical
 from fafo_build.bake.probes import template_probes
 from fafo_build.errors import BakeError, Problem
+from fafo_build.tokens.encoder import TextEncoder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-_TODAY = ("strftime_now", "date_string", "now")
+_TODAY = ("strftime_now", "date_string")
 """Names by which chat templates ask for today's date."""
 
 
@@ -54,11 +55,8 @@ class Chat:
                 f"the chat template asks for today's date ({asks})", "give it one: model.date = 2026-01-31"
             )
         if asks and date is not None:
-            pinned = date
-            self._pinned = {
-                "strftime_now": lambda form: pinned.strftime(form),
-                "date_string": pinned.strftime("%d %b %Y"),
-            }
+            self._template = _frozen_clock(chat_template, date) + chat_template
+            self._pinned = {"date_string": date.strftime("%d %b %Y")}
 
     @cached_property
     def tokenizer_json(self) -> bytes:
@@ -68,6 +66,11 @@ class Chat:
         content = json.loads(self._tokenizer.backend_tokenizer.to_str())
         # What an earlier call may have switched on; neither belongs to the tokenizer.
         return canonical({**content, "truncation": None, "padding": None})
+
+    @cached_property
+    def judge(self) -> TextEncoder:
+        """An encoder for the proof alone, never the one that is under proof."""
+        return TextEncoder(self.tokenizer_json)
 
     @cached_property
     def template_words(self) -> tuple[str, ...]:
@@ -106,6 +109,8 @@ class Chat:
                 tokenize=tokenize,
                 add_generation_prompt=True,
                 return_dict=False,
+                # Long probes are meant to be long: no warning about the model's length.
+                tokenizer_kwargs={"verbose": False} if tokenize else {},
                 **self._pinned,
             )
         except TemplateSyntaxError as error:
@@ -117,6 +122,20 @@ class Chat:
             raise self.error(
                 f"the chat template refuses the conversation: {error}", "change the roles or their order"
             ) from error
+
+
+def _frozen_clock(chat_template: str, date: datetime.date) -> str:
+    """Return a `strftime_now` that knows one day, to stand before a chat template.
+
+    transformers takes no function from its callers, so it is a macro, and knows the formats that the template
+    writes out. The newline after it is eaten by the `trim_blocks` of transformers.
+    """
+    formats = {word: date.strftime(word) for word in _strings(chat_template) if "%" in word}
+    return "{% macro strftime_now(form) %}{{ " + repr(formats) + "[form] }}{% endmacro %}\n"
+
+
+def _strings(chat_template: str) -> list[str]:
+    return [text[1:-1] for _, kind, text in Environment().lex(chat_template) if kind == "string"]
 
 
 def names_today(chat_template: str) -> str | None:

@@ -4,7 +4,7 @@ variables.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from jinja2 import meta, nodes
@@ -34,6 +34,7 @@ def check(prompts: Prompts, variables: Mapping[str, Any]) -> None:
         problems += _undefined(parsed, environment, known, hidden)
         problems += _vars(parsed, variables)
         problems += _filters(parsed, environment)
+        problems += _holes(parsed)
     if problems:
         raise TemplateError(problems)
 
@@ -150,34 +151,42 @@ def _vars(parsed: Parsed, variables: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _filters(parsed: Parsed, environment: PromptEnvironment) -> Iterator[Problem]:
+    pairs: tuple[tuple[str, type[nodes.Filter] | type[nodes.Test], Collection[str]], ...] = (
+        ("filter", nodes.Filter, environment.filters),
+        ("test", nodes.Test, environment.tests),
+    )
+    for kind, node_type, known in pairs:
+        for node in parsed.tree.find_all(node_type):
+            if node.name not in known:
+                near = nearest(node.name, known)
+                cure = f"did you mean {near}?" if near else _VOLATILE.get(node.name)
+                yield parsed.template.problem(
+                    f"there is no {kind} '{node.name}'", node.lineno, node.name, cure
+                )
+
+
+def _holes(parsed: Parsed) -> Iterator[Problem]:
+    """Yield holes whose marks a filter could change, and holes with unknown options."""
+    # What these gather up can go through filters later.
+    gathering = parsed.tree.find_all((nodes.FilterBlock, nodes.AssignBlock, nodes.Macro, nodes.CallBlock))
+    gathered = {id(node) for block in gathering for node in block.find_all(nodes.Filter)}
     outermost = {
-        id(child)
-        for output in parsed.tree.find_all(nodes.Output)
-        for child in output.nodes
-        if isinstance(child, nodes.Filter)
-    }
-    for node in parsed.tree.find_all((nodes.Filter, nodes.Test)):
-        assert isinstance(node, nodes.Filter | nodes.Test)
-        known = environment.filters if isinstance(node, nodes.Filter) else environment.tests
-        kind = "filter" if isinstance(node, nodes.Filter) else "test"
-        if node.name not in known:
-            near = nearest(node.name, known)
-            cure = f"did you mean {near}?" if near else _VOLATILE.get(node.name)
-            yield parsed.template.problem(f"there is no {kind} '{node.name}'", node.lineno, node.name, cure)
-        elif kind == "filter" and node.name == "hole":
-            if id(node) not in outermost:
-                yield parsed.template.problem(
-                    "hole(...) must be the last filter of a {{ }}", node.lineno, "hole"
-                )
-            elif not _plain_options(node):
-                yield parsed.template.problem(
-                    "hole takes special_tokens=true or special_tokens=false, and nothing else",
-                    node.lineno,
-                    "hole",
-                )
+        id(child) for output in parsed.tree.find_all(nodes.Output) for child in output.nodes
+    } - gathered
+    for node in parsed.tree.find_all(nodes.Filter):
+        if node.name != "hole":
+            continue
+        if id(node) not in outermost:
+            message = (
+                "hole(...) must be the last filter of a {{ }}, outside of macros and blocks that gather text"
+            )
+            yield parsed.template.problem(message, node.lineno, "hole")
+        elif not _plain_options(node):
+            message = "hole takes special_tokens=true or special_tokens=false, and nothing else"
+            yield parsed.template.problem(message, node.lineno, "hole")
 
 
-def _plain_options(node: nodes.Filter | nodes.Test) -> bool:
+def _plain_options(node: nodes.Filter) -> bool:
     if node.args or node.dyn_args or node.dyn_kwargs:
         return False
     return all(

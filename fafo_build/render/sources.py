@@ -16,6 +16,7 @@ from jinja2 import Environment, TemplateSyntaxError, nodes
 from fafo_build.errors import Problem, TemplateError
 from fafo_build.project.declaration import Project, PromptClass
 from fafo_build.project.values import nearest
+from fafo_build.render.environment import PromptEnvironment
 
 _REFERENCES = (nodes.Extends, nodes.Include, nodes.Import, nodes.FromImport)
 
@@ -115,7 +116,7 @@ class _Gathering:
         self._project = project
         self._class = declared
         self._class_lines = _lines(project.root / declared.file)
-        self._parser = Environment(keep_trailing_newline=True)
+        self._parser = _parser()
         self._problems: list[Problem] = []
         self._parsed: dict[str, Parsed] = {}
         self._files: dict[str, str] = {}
@@ -224,6 +225,20 @@ class _Gathering:
                 )
             for name in names or ():
                 yield name, node
+
+
+class _Tolerant(dict[str, Any]):
+    """Filters or tests; a name that nobody knows is no error yet: `checks` reports it with its place."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return super().get(key, str)
+
+
+def _parser() -> Environment:
+    environment = PromptEnvironment({})
+    environment.filters = _Tolerant(environment.filters)
+    environment.tests = _Tolerant(environment.tests)
+    return environment
 
 
 def _constant_names(node: Any) -> tuple[str, ...] | None:

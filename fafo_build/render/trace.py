@@ -209,7 +209,8 @@ class _TracingEnvironment(PromptEnvironment):
             self._watch(child, name)
             return child
         number = len(self._known)
-        self._known.append((name, child.lineno, token))
+        before = child.data.partition(token)[0] if isinstance(child, nodes.TemplateData) else ""
+        self._known.append((name, child.lineno + before.count("\n"), token))
         inner = (
             nodes.Const(child.data, lineno=child.lineno) if isinstance(child, nodes.TemplateData) else child
         )
@@ -254,7 +255,6 @@ def _opted_in(node: nodes.Node) -> bool:
     return (
         isinstance(node, nodes.Filter)
         and node.name == "hole"
-        and isinstance(node.node, nodes.Const)
         and any(
             isinstance(option.value, nodes.Const) and option.value.value is True for option in node.kwargs
         )

@@ -86,5 +86,5 @@ def _unicode(text: Marked) -> Marked:
     try:
         text.text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise PromptError(f"the text has half a surrogate pair at character {error.start}") from error
+        raise PromptError(f"the text has half a surrogate pair, {text.text[error.start]!a}") from error
     return text

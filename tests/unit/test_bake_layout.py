@@ -1,0 +1,251 @@
+"""Holes, glue and chat templates of many kinds; and those that can't be reproduced, each with its reason."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+from bake_kit import SMOLLM2, bake, canonical, encoder, loaded, project, prompt_class, smollm2, write
+
+from fafo_build.bake.artifact import Artifact, Slot
+from fafo_build.bake.compile import compile_class, read_examples, ready
+from fafo_build.errors import BakeError, TemplateError
+from fafo_build.project.declaration import Examples, Message
+
+TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ CONTENT }}<|im_end|>\n{% endfor %}"
+PLAIN = "{% for m in messages %}### {{ m.role }}:\n{{ m.content }}\n\n{% endfor %}### assistant:"
+CONTENTS = ["", "x", "  two  ", "\n", "it's 1969", "<|im_end|>", "日本 🙂"]
+
+
+def turns(content: str) -> str:
+    return TURNS.replace("CONTENT", content) + "<|im_start|>assistant\n"
+
+
+def spans(artifact: Artifact) -> list[str]:
+    return [span.text for span in artifact.spans]
+
+
+def check(artifact: Artifact, chat_template: str | None, *messages: tuple[str, str]) -> None:
+    """Compare with the whole conversation encoded once, for texts that bring no control token."""
+    model = encoder(artifact)
+    for text in CONTENTS:
+        if text == "<|im_end|>":
+            continue
+        row = {"text": text}
+        whole = [(role, content.replace("{{ item.text }}", text)) for role, content in messages]
+        got = [*artifact.prefix, *model.encode(row, "", "").suffix]
+        assert got == canonical(whole, chat_template)
+
+
+def test_one_hole_at_the_end(tmp_path: Path) -> None:
+    messages = ("system", "Be brief."), ("user", "Fact: {{ item.text }}")
+    artifact = bake(tmp_path, *messages)
+    assert spans(artifact) == [
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nFact:",
+        "<|im_end|>\n<|im_start|>assistant\n",
+    ]
+    assert artifact.slots == (Slot((" ", 0)),)
+    check(artifact, None, *messages)
+
+
+def test_holes_in_three_messages_make_three_slots(tmp_path: Path) -> None:
+    messages = (
+        ("system", "{{ item.text }}"),
+        ("user", "a {{ item.text }} b"),
+        ("assistant", "({{ item.text }}"),
+    )
+    artifact = bake(tmp_path, *messages)
+    assert [slot.parts for slot in artifact.slots] == [("\n", 0), (" ", 1), ("(", 2)]
+    check(artifact, None, *messages)
+
+
+def test_a_chat_template_without_special_tokens_is_cut_between_words(tmp_path: Path) -> None:
+    messages = ("system", "Be brief."), ("user", "Fact: {{ item.text }}"), ("assistant", "So {{ item.text }}")
+    artifact = bake(tmp_path, *messages, model=smollm2(PLAIN))
+    assert spans(artifact)[0] == "### system:\nBe brief.\n\n### user:\nFact:"
+    assert len(artifact.slots) == 2
+    check(artifact, PLAIN, *messages)
+
+
+def test_two_holes_with_nothing_stable_between_share_a_slot(tmp_path: Path) -> None:
+    template = "System. {% for m in messages %}{{ m.content }}-{% endfor %}"
+    messages = ("user", "{{ item.text }}"), ("user", "{{ item.text }}")
+    artifact = bake(tmp_path, *messages, model=smollm2(template))
+    assert artifact.slots == (Slot((" ", 0, "-", 1, "-")),)
+    assert [span.text for span in artifact.spans] == ["System.", ""]
+    check(artifact, template, *messages)
+
+
+@pytest.mark.parametrize(
+    ("content", "trim"),
+    [
+        ("m.content", "none"),
+        ("m.content | trim", "strip"),
+        ("m.content.strip()", "strip"),
+        ("m.content.lstrip()", "lstrip"),
+        ("m.content.rstrip()", "rstrip"),
+    ],
+)
+@pytest.mark.parametrize("head", ["", "Fact: ", "  \n", "\n a\t"])
+def test_what_the_chat_template_trims_is_trimmed(tmp_path: Path, content: str, trim: str, head: str) -> None:
+    messages = ("system", " constant "), ("user", head + "{{ item.text }}")
+    artifact = bake(tmp_path, *messages, model=smollm2(turns(content)))
+    assert artifact.holes[0].trim == trim
+    check(artifact, turns(content), *messages)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("m.role", "drops or moves the content"),
+        ("m.content }}{{ m.content", "shows twice"),
+        ("m.content[:5]", "drops or moves the content"),
+        ("m.content | upper", "drops or moves the content"),
+        ("m.content | replace('  ', ' ')", "with the text"),
+        ("m.content if m.content else 'nothing'", "with the text ''"),
+        ("m.content.strip('\\n')", "in a way that can't be repeated"),
+        ("m.content.split('</think>')[-1]", "</think>"),
+        ("'tool' if 'CALL' in m.content else m.content", "CALL"),
+        ("m.content | e", "with the text"),
+    ],
+)
+def test_a_chat_template_that_changes_the_text_is_refused(tmp_path: Path, content: str, why: str) -> None:
+    with pytest.raises(BakeError) as caught:
+        bake(tmp_path, ("system", "constant"), ("user", "{{ item.text }}"), model=smollm2(turns(content)))
+    (problem,) = caught.value.problems
+    assert why in problem.message
+    assert problem.file == "classes/exam.toml"
+    assert problem.field == "class.exam.message[1]"
+
+
+def test_messages_without_holes_may_be_changed(tmp_path: Path) -> None:
+    template = turns("m.content | upper if m.role == 'system' else m.content")
+    messages = ("system", "shout"), ("user", "{{ item.text }}")
+    artifact = bake(tmp_path, *messages, model=smollm2(template))
+    assert "SHOUT" in artifact.spans[0].text
+    check(artifact, template, *messages)
+
+
+def test_a_template_that_refuses_the_roles(tmp_path: Path) -> None:
+    template = "{{ raise_exception('system comes first') }}"
+    with pytest.raises(BakeError, match="refuses the conversation: system comes first"):
+        bake(tmp_path, ("user", "{{ item.text }}"), model=smollm2(template))
+
+
+def test_a_template_that_is_not_jinja(tmp_path: Path) -> None:
+    with pytest.raises(BakeError, match=r"the chat template isn't Jinja: .* \(line 2\)"):
+        bake(tmp_path, ("user", "{{ item.text }}"), model=smollm2("x\n{% endif %}"))
+
+
+DATED = "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% endif %}" + turns("m.content")
+
+
+def test_todays_date_must_be_declared(tmp_path: Path) -> None:
+    with pytest.raises(BakeError, match="asks for today's date") as caught:
+        smollm2(DATED)
+    assert caught.value.problems[0].cure == "give it one: model.date = 2026-01-31"
+    with pytest.raises(BakeError, match="date_string"):
+        smollm2("{{ date_string }}")
+
+
+def test_a_date_does_not_change_the_beginning_of_a_template(tmp_path: Path) -> None:
+    for begin in ("\n\n x ", "  a "):
+        template = begin + DATED
+        artifact = bake(
+            tmp_path, ("user", "{{ item.text }}"), model=smollm2(template, datetime.date(2026, 1, 31))
+        )
+        assert artifact.spans[0].text.startswith(begin + "31 Jan 2026<|im_start|>")
+
+
+def test_a_declared_date_is_used(tmp_path: Path) -> None:
+    for template in (DATED, "{{ date_string }}" + turns("m.content")):
+        model = smollm2(template, datetime.date(2026, 1, 31))
+        artifact = bake(tmp_path, ("user", "{{ item.text }}"), model=model)
+        assert artifact.spans[0].text.startswith("31 Jan 2026<|im_start|>")
+
+
+def test_a_word_of_another_template_is_no_date(tmp_path: Path) -> None:
+    assert smollm2("{# now #}{{ 'now' }}now" + turns("m.content"))
+
+
+def test_two_bos_tokens_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BakeError, match="begins with two BOS tokens"):
+        bake(tmp_path, ("user", "{{ item.text }}"), model=smollm2("<|im_start|>" + turns("m.content")))
+
+
+def test_a_class_that_never_looks_at_the_item_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BakeError, match="every row would ask the same"):
+        bake(tmp_path, ("user", "constant"))
+
+
+def test_a_class_without_a_constant_beginning_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BakeError, match="no prefix to bake"):
+        bake(
+            tmp_path,
+            ("user", "{{ item.text }}"),
+            model=smollm2("{% for m in messages %}{{ m.content }}{% endfor %} end"),
+        )
+
+
+def test_another_kind_of_tokenizer_is_refused() -> None:
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    other = Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0)], 0, False))
+    model = evolve(loaded(), tokenizer=PreTrainedTokenizerFast(tokenizer_object=other))
+    with pytest.raises(BakeError, match="not proven yet: its model is Unigram") as caught:
+        ready(model, "small", None)
+    assert caught.value.problems[0].field == "models.small"
+
+
+def test_reserved_variable_names_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BakeError, match="'item' already means something"):
+        bake(tmp_path, ("user", "{{ item.text }}"), vars={"item": 1})
+
+
+def test_all_problems_of_the_templates_are_template_errors(tmp_path: Path) -> None:
+    with pytest.raises(TemplateError, match="'nope' is undefined"):
+        bake(tmp_path, ("user", "{{ nope }}"))
+    with pytest.raises(TemplateError, match="there is no prompt"):
+        bake(tmp_path, Message("user", prompt="gone.md"))
+    with pytest.raises(TemplateError, match="special token <\\|im_end\\|> stands in a hole"):
+        bake(tmp_path, ("user", "{{ item.text }}<|im_end|>"))
+
+
+@pytest.mark.parametrize(
+    ("content", "why", "line"),
+    [
+        (b'{"a": 1}\n{broken\n[1]\n', "not JSON", 2),
+        (b"\xff", "it isn't UTF-8", None),
+        (None, "No such file or directory", None),
+    ],
+)
+def test_examples_that_cannot_be_read(
+    tmp_path: Path, content: bytes | None, why: str, line: int | None
+) -> None:
+    declared = evolve(prompt_class(tmp_path, ("user", "{{ item.text }}")), examples=Examples("e.jsonl"))
+    if content is not None:
+        write(tmp_path, {"e.jsonl": content})
+    with pytest.raises(BakeError, match=why) as caught:
+        read_examples(project(tmp_path, declared), declared)
+    assert caught.value.problems[0].line == line
+    assert len(caught.value.problems) == (2 if line else 1)
+
+
+def test_examples_are_seen_and_kept(tmp_path: Path) -> None:
+    artifact = bake(
+        tmp_path,
+        ("user", "{% for e in examples %}{{ e.q }};{% endfor %}{{ item.text }}"),
+        examples=['{"q": "one"}', "", '{"q": "two"}'],
+    )
+    assert artifact.spans[0].text.endswith("one;two;") or artifact.slots[0].parts[0] == ";"
+    assert artifact.examples == ({"q": "one"}, {"q": "two"})
+
+
+def test_the_default_models_name_is_in_the_fingerprint(tmp_path: Path) -> None:
+    declared = prompt_class(tmp_path, ("user", "{{ item.text }}"))
+    artifact = compile_class(project(tmp_path, declared), declared, smollm2())
+    assert artifact.model.name == SMOLLM2.path
+    assert artifact.vocab_size == 49152

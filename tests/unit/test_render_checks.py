@@ -1,0 +1,147 @@
+"""Mistakes that are found before a row is seen, each with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bake_kit import project, prompt_class, write
+
+from fafo_build.errors import Problem, TemplateError
+from fafo_build.project.declaration import Message
+from fafo_build.render.checks import check, used_vars, uses_examples
+from fafo_build.render.sources import Prompts, gather
+
+
+def prompts_of(root: Path, content: str, prompts: dict[str, str], vars: dict[str, Any]) -> Prompts:
+    write(root, {f"prompts/{name}": text for name, text in prompts.items()})
+    declared = prompt_class(root, ("user", content), vars=vars)
+    return gather(project(root, declared), declared)
+
+
+def problems(root: Path, content: str, **vars: Any) -> tuple[Problem, ...]:
+    with pytest.raises(TemplateError) as caught:
+        check(prompts_of(root, content, {}, vars), vars)
+    return caught.value.problems
+
+
+def test_an_undefined_name_has_file_line_and_column(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, "For {{ item.x }}\nand {{ audiense }}.", audience="x")
+    assert problem.render() == (
+        "classes/exam.toml:7:8: 'audiense' is undefined\n"
+        "    and {{ audiense }}.'''\n"
+        "           ^\n"
+        "  cure: did you mean audience?"
+    )
+
+
+def test_an_undefined_name_in_an_include_is_placed_there(tmp_path: Path) -> None:
+    prompts = prompts_of(tmp_path, "{% include 'a.md' %}", {"a.md": "\n\n{{ nobody }}"}, {})
+    with pytest.raises(TemplateError) as caught:
+        check(prompts, {})
+    assert caught.value.problems[0].where == "prompts/a.md:3:4"
+
+
+def test_all_problems_come_at_once(tmp_path: Path) -> None:
+    assert len(problems(tmp_path, "{{ one }}{{ two }}{{ item.x | upperr }}{{ vars.three }}")) == 4
+
+
+@pytest.mark.parametrize("name", ["now", "lipsum"])
+def test_volatile_names_are_explained(tmp_path: Path, name: str) -> None:
+    (problem,) = problems(tmp_path, "{{ " + name + "() }}")
+    assert "doesn't exist here: a prompt must be the same" in problem.message
+
+
+def test_the_random_filter_is_explained(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, "{{ examples | random }}")
+    assert problem.message == "there is no filter 'random'"
+    assert problem.cure == "a prompt must be the same at every build"
+
+
+@pytest.mark.parametrize(
+    ("content", "message", "cure"),
+    [
+        ("{{ vars.audiense }}", "'vars.audiense' is undefined", "did you mean audience?"),
+        ("{{ vars['audiense'] }}", "'vars.audiense' is undefined", "did you mean audience?"),
+        ("{{ item.x | uper }}", "there is no filter 'uper'", "did you mean upper?"),
+        ("{{ item.x is defind }}", "there is no test 'defind'", "did you mean defined?"),
+    ],
+)
+def test_misspelt_names_get_a_hint(tmp_path: Path, content: str, message: str, cure: str) -> None:
+    (problem,) = problems(tmp_path, content, audience="x")
+    assert (problem.message, problem.cure) == (message, cure)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{{ item.x | hole(special_tokens=true) | upper }}",
+        "{{ 'a' ~ (item.x | hole) }}",
+        "{% set y = item.x | hole %}{{ y }}",
+        "{% filter upper %}{{ item.x | hole(special_tokens=true) }}{% endfilter %}",
+        "{% macro m() %}{{ item.x | hole(special_tokens=true) }}{% endmacro %}{{ m() }}",
+    ],
+)
+def test_hole_must_be_last(tmp_path: Path, content: str) -> None:
+    (problem,) = problems(tmp_path, content)
+    assert "must be the last filter" in problem.message
+
+
+@pytest.mark.parametrize(
+    "options", ["(true)", "(special_tokens=item.y)", "(special=true)", "(special_tokens=1)"]
+)
+def test_hole_has_one_option(tmp_path: Path, options: str) -> None:
+    (problem,) = problems(tmp_path, "{{ item.x | hole" + options + " }}")
+    assert problem.message.startswith("hole takes special_tokens=true")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{{ item.x }} {{ item_source }} {{ item_key }} {{ vars.audience }} {{ audience }} {{ examples }}",
+        "{% set a = 1 %}{{ a }}{% for b in examples %}{{ loop.index }}{{ b }}{% endfor %}",
+        "{% macro m(c) %}{{ c }}{{ varargs }}{% endmacro %}{{ m(item.x) }}",
+        "{% set d = namespace(e=1) %}{{ d.e }}{{ range(3) | list }}{{ dict(a=1) }}",
+        "{% set shared = 1 %}{% include 'uses_shared.md' %}",
+        "{% import 'macros.md' as lib with context %}{{ lib.m() }}",
+        "{% extends 'base.md' %}{% block body %}{{ super() }}{{ item.x }}{% endblock %}",
+        "{{ vars.get('x', 1) }}{{ vars.items() | list }}",
+        "{{ item.x | hole(special_tokens=true) }}{{ item | hole(special_tokens=false) }}{{ item.x | hole }}",
+    ],
+)
+def test_what_is_right_passes(tmp_path: Path, content: str) -> None:
+    prompts = {
+        "uses_shared.md": "{{ shared }}",
+        "macros.md": "{% macro m() %}{{ audience }}{% endmacro %}",
+        "base.md": "{% block body %}{{ audience }}{% endblock %}",
+    }
+    vars = {"audience": "x"}
+    check(prompts_of(tmp_path, content, prompts, vars), vars)
+
+
+def test_an_import_without_context_sees_nothing(tmp_path: Path) -> None:
+    content = "{% import 'macros.md' as lib %}{{ lib.m() }}"
+    prompts = prompts_of(tmp_path, content, {"macros.md": "{% macro m() %}{{ audience }}{% endmacro %}"}, {})
+    with pytest.raises(TemplateError) as caught:
+        check(prompts, {"audience": "x"})
+    (problem,) = caught.value.problems
+    assert problem.message == "'audience' isn't visible in an imported prompt"
+    assert problem.cure == "import it `with context`"
+
+
+def test_used_variables(tmp_path: Path) -> None:
+    vars = {"z": 1, "a": 2, "unused": 3}
+    prompts = prompts_of(tmp_path, "{{ vars.z }}{% include 'i.md' %}", {"i.md": "{{ a }}"}, vars)
+    assert used_vars(prompts, prompts.reach("#message[0]"), vars) == {"a": 2, "z": 1}
+    assert not uses_examples(prompts, prompts.reach("#message[0]"))
+    whole = prompts_of(tmp_path, "{% for k in vars %}{{ k }}{% endfor %}{{ examples }}", {}, vars)
+    assert list(used_vars(whole, whole.reach("#message[0]"), vars)) == ["z", "a", "unused"]
+    assert uses_examples(whole, whole.reach("#message[0]"))
+
+
+def test_message_from_a_prompt_file(tmp_path: Path) -> None:
+    write(tmp_path, {"prompts/m.md": "{{ nope }}"})
+    declared = prompt_class(tmp_path, Message("user", prompt="m.md"))
+    with pytest.raises(TemplateError, match="'nope' is undefined"):
+        check(gather(project(tmp_path, declared), declared), {})

@@ -1,0 +1,81 @@
+"""Cuts in constant text: what is on the far side keeps its ids, whatever comes beside the glue."""
+
+from __future__ import annotations
+
+import pytest
+from bake_kit import smollm2
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fafo_build.tokens.boundary import end_of_span, start_of_span
+
+ENCODER = smollm2().encoder
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [
+        ("<|im_start|>", "<|im_start|>"),
+        ("<|im_end|>\n<|im_start|>user\n", "<|im_end|>\n<|im_start|>user"),
+        ("user\nFact: ", "user\nFact:"),
+        ("user\nFact", "user\n"),
+        ("one", ""),
+        ("", ""),
+        ("x'l", "x"),
+        ("it's", "it"),
+        ("a  \n", "a"),
+        ("year 19", "year 1"),
+    ],
+)
+def test_where_a_span_ends(text: str, span: str) -> None:
+    assert text[: end_of_span(ENCODER, text)] == span
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [
+        ("<|im_end|>\n", "<|im_end|>\n"),
+        (" and then<|im_end|>", "<|im_end|>"),
+        ("\n\nAnswer:", "\nAnswer:"),
+        (" one two three", " two three"),
+        ("one", ""),
+        ("", ""),
+    ],
+)
+def test_where_a_span_begins(text: str, span: str) -> None:
+    assert text[start_of_span(ENCODER, text) :] == span
+
+
+LITERALS = [
+    "user\nFact: ",
+    "x'l",
+    "it's",
+    "Fact (",
+    "a\t\n ",
+    "“quoted”",
+    "12 34",
+    "日本語 ",
+    "a' ",
+    "…\n\n",
+    "x\u200d",
+]
+
+
+@pytest.mark.parametrize("literal", LITERALS)
+@settings(deadline=None)
+@given(after=st.text(max_size=12))
+def test_nothing_after_an_end_changes_the_span(literal: str, after: str) -> None:
+    cut = end_of_span(ENCODER, literal)
+    assert ENCODER.plain(literal[:cut]) + ENCODER.plain(literal[cut:] + after) == ENCODER.plain(
+        literal + after
+    )
+
+
+@pytest.mark.parametrize("literal", LITERALS)
+@settings(deadline=None)
+@given(before=st.text(max_size=12))
+def test_nothing_before_a_start_changes_the_span(literal: str, before: str) -> None:
+    cut = start_of_span(ENCODER, literal)
+    assert ENCODER.plain(before + literal[:cut]) + ENCODER.plain(literal[cut:]) == ENCODER.plain(
+        before + literal
+    )
