@@ -15,8 +15,8 @@ from attrs import define, field
 
 from fafo_run.log.format import NO_IDENTITY, Header, Kind, SegmentKind
 from fafo_run.log.fs import Disk
+from fafo_run.log.listing import segments
 from fafo_run.log.payload import number_provenance
-from fafo_run.log.reader import segments
 from fafo_run.log.segment import Frame, SegmentWriter
 
 SEGMENT_BYTES = 256 << 20

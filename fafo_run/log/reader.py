@@ -7,7 +7,6 @@ reader ends early and does no harm.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import xxhash
@@ -29,7 +28,7 @@ from fafo_run.log.format import (
     Seal,
     Unversioned,
 )
-from fafo_run.log.fs import Disk, File
+from fafo_run.log.fs import File
 
 _WINDOW = 4 << 20
 """Bytes read at once."""
@@ -277,25 +276,3 @@ def seal_of(file: File, header: Header) -> Seal | None:
         return None
     seal = layout.unpack_seal(entry.payload)
     return seal if seal is not None and seal.end == offset else None
-
-
-@frozen
-class SegmentFile:
-    """A segment of a folder, by its name."""
-
-    path: Path
-    sequence: int
-    """The number in the name. It, not the header, is what the index refers to."""
-
-
-def segments(disk: Disk, folder: Path) -> list[SegmentFile]:
-    """Return a folder's segments in order of their sequence; none when the folder isn't there."""
-    if disk.inode(folder) is None:
-        return []
-    names = [name for name in disk.listdir(folder) if name.endswith(".seg") and name[:-4].isdigit()]
-    return sorted((SegmentFile(folder / name, int(name[:-4])) for name in names), key=lambda s: s.sequence)
-
-
-def segment_name(sequence: int) -> str:
-    """Return the file name of a segment."""
-    return f"{sequence:08d}.seg"

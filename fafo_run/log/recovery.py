@@ -16,7 +16,8 @@ from fafo_build.errors import Problem, StoreError
 from fafo_run.log.directory import RunDirectory
 from fafo_run.log.format import NO_IDENTITY, Header, Kind, SegmentKind
 from fafo_run.log.fs import File, read_file, refusing, replace_file, sync_dir
-from fafo_run.log.reader import Gap, Scan, SegmentFile, read_header, scan, seal_of, segments
+from fafo_run.log.listing import SegmentFile, segments
+from fafo_run.log.reader import Gap, Scan, read_header, scan, seal_of
 from fafo_run.log.segment import Frame, SegmentWriter
 
 

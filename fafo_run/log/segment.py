@@ -16,7 +16,7 @@ from fafo_build.errors import StoreError
 from fafo_run.log import format as layout
 from fafo_run.log.format import HEADER_SIZE, NO_IDENTITY, Header, Kind, Seal
 from fafo_run.log.fs import Disk, File, SyncFailed, refusing, sync_dir
-from fafo_run.log.reader import segment_name
+from fafo_run.log.listing import segment_name
 
 
 class Frame(NamedTuple):

@@ -15,9 +15,10 @@ from fafo_run.item import Claim, QueuedItem
 from fafo_run.log.appender import SEGMENT_BYTES, Appender, OpenSegment, Route
 from fafo_run.log.directory import RunDirectory
 from fafo_run.log.format import SegmentKind
-from fafo_run.log.fs import File, SyncFailed, refusing, sync_dir
+from fafo_run.log.fs import File, SyncFailed, refusing
+from fafo_run.log.listing import remove_segment, segments
 from fafo_run.log.payload import ProvenanceCache
-from fafo_run.log.reader import read_header, scan, segments
+from fafo_run.log.reader import read_header, scan
 from fafo_run.log.recovery import next_sequence
 from fafo_run.queue.claims import ClaimTable
 from fafo_run.queue.part import Part, Wanted
@@ -290,12 +291,7 @@ class Queue:
         if not refusing(part.file.path, self._disk.lock, part.file.fd, exclusive=True):
             return False
         # The records of these items were durable before their markers were set.
-        part.file.sync()
-        dead = part.file.path.with_suffix(".dead")
-        refusing(dead, self._disk.rename, part.file.path, dead)
-        sync_dir(self._disk, self._folder)
-        refusing(dead, self._disk.unlink, dead)
-        sync_dir(self._disk, self._folder)
+        remove_segment(self._disk, part.file)
         with self._state:
             del self._parts[part.header.uuid]
             part.close()

@@ -10,7 +10,8 @@ from fafo_run.item import QueuedItem
 from fafo_run.log.directory import RunDirectory
 from fafo_run.log.format import RETIRED, Kind
 from fafo_run.log.fs import File, refusing
-from fafo_run.log.reader import Entry, read_header, segments, walk
+from fafo_run.log.listing import segments
+from fafo_run.log.reader import Entry, read_header, walk
 from fafo_run.queue.part import Part
 
 

@@ -11,9 +11,10 @@ from attrs import frozen
 from fafo_run.item import Provenance, Record
 from fafo_run.log.format import Header, Kind
 from fafo_run.log.fs import Disk, File
+from fafo_run.log.listing import segment_name, segments
 from fafo_run.log.payload import Undecodable
 from fafo_run.log.provenance import ProvenanceTable
-from fafo_run.log.reader import Entry, read_entry, read_header, segment_name, segments, walk
+from fafo_run.log.reader import Entry, read_entry, read_header, walk
 from fafo_run.results.index import Place
 from fafo_run.results.payload import read_record
 
