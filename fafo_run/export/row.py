@@ -39,7 +39,7 @@ def exported(item: ViewItem, record: Record, encoder: PromptEncoder) -> dict[str
     failure = outcome if isinstance(outcome, Failure) else None
     return {
         "identity": record.identity.hex(),
-        "class": of.class_name,
+        "class": item.of.name,
         "source": of.source,
         "key": record.key,
         "sample": record.sample,

@@ -122,10 +122,8 @@ class Producer(threading.Thread):
             return Failure(FailureCode.ROW_INVALID, Stage.PROMPT, f"{row.where}: {error}"), None
         whole = prompt.prompt_tokens + item.of.sampling.max_new_tokens
         if whole > self._context_length:
-            message = (
-                f"{row.where}: {prompt.prompt_tokens} prompt tokens and "
-                f"{item.of.sampling.max_new_tokens} new ones are more than the context of {self._context_length}"
-            )
+            asked = f"{prompt.prompt_tokens} prompt tokens and {item.of.sampling.max_new_tokens} new ones"
+            message = f"{row.where}: {asked} are more than the context of {self._context_length}"
             return Failure(FailureCode.TOO_LONG, Stage.PROMPT, message), prompt
         if recheck and not encoder.recheck(row.fields, row.source, row.key, prompt):
             message = f"{row.where}: the ids differ from those of the conversation encoded as a whole"

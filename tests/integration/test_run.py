@@ -1,0 +1,197 @@
+"""`fafo run` through the front door: what it does, does again, and doesn't do twice."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import CLASS, MAIN, exported, fafo, fafo_json, identities, start, write_project
+
+MANY = MAIN + "\n[run]\nqueue = { low = 500, high = 2_000 }\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = write_project(tmp_path)
+    fafo(folder, "build", "--quiet")
+    return folder
+
+
+def rows_of(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (folder / "facts.jsonl").read_text("utf-8").splitlines()]
+
+
+def write_rows(folder: Path, rows: list[dict[str, object]]) -> None:
+    (folder / "facts.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+
+
+def test_every_item_gets_a_result_and_a_second_run_does_nothing(project: Path) -> None:
+    first = fafo_json(project, "run")
+    assert (first["completed"], first["failed"], first["left"], first["status"]) == (12, 0, 0, "finished")
+    second = fafo_json(project, "run")
+    assert (second["completed"], second["before"], second["left"]) == (0, 12, 0)
+    assert "nothing to do" in fafo(project, "run").stderr
+    assert sorted(row["identity"] for row in exported(project)) == sorted(identities(project))
+
+
+def test_limit_takes_the_first_items_and_the_next_run_the_rest(project: Path) -> None:
+    assert fafo_json(project, "run", "--limit", "5")["completed"] == 5
+    assert fafo_json(project, "run", "--limit", "5")["completed"] == 0
+    assert [row["key"] for row in exported(project)] == ["0", "1", "2", "3", "4"]
+    assert fafo_json(project, "run")["completed"] == 7
+
+
+def test_filters_choose_classes_and_sources(tmp_path: Path) -> None:
+    main = MAIN + '\n[[source]]\nname = "more"\ntype = "files"\npath = "more.jsonl"\nkey = "id"\n'
+    both = CLASS.replace('sources = ["facts"]', 'sources = ["facts", "more"]')
+    tell = CLASS.replace("Ask one question", "Tell a story")
+    folder = write_project(tmp_path, 4, main=main, classes={"ask": both, "tell": tell})
+    (folder / "more.jsonl").write_text('{"id": "a", "text": "b"}\n', "utf-8")
+    fafo(folder, "build", "--quiet")
+    assert fafo_json(folder, "run", "--source", "more")["completed"] == 1
+    assert fafo_json(folder, "run", "--class", "tell")["completed"] == 4
+    assert fafo_json(folder, "run")["completed"] == 4
+    unknown = fafo(folder, "run", "--class", "tel", check=1)
+    assert 'no class named "tel" is declared' in unknown.stderr
+    assert "did you mean tell?" in unknown.stderr
+
+
+def test_two_classes_that_ask_the_same_of_the_same_rows_are_one_work(tmp_path: Path) -> None:
+    folder = write_project(tmp_path, 4, classes={"ask": CLASS, "twin": CLASS})
+    fafo(folder, "build", "--quiet")
+    done = fafo_json(folder, "run")
+    assert (done["total"], done["completed"], done["left"]) == (4, 4, 0)
+    assert {row["class"] for row in exported(folder, "--class", "twin")} == {"twin"}
+    assert fafo_json(folder, "verify")["verdict"] == "ok"
+
+
+def test_a_changed_row_is_new_work_and_the_old_result_is_superseded(project: Path) -> None:
+    fafo(project, "run")
+    rows = rows_of(project)
+    rows[3]["text"] = "another text"
+    rows.reverse()
+    write_rows(project, rows)
+    assert fafo_json(project, "run")["completed"] == 1
+    report = fafo_json(project, "verify")
+    assert report["completeness"]["superseded"] == 1
+    assert report["completeness"]["completed"] == 12
+    assert [row["key"] for row in exported(project)] == [str(row["id"]) for row in rows]
+
+
+def test_another_temperature_is_new_work_and_a_comment_is_none(project: Path) -> None:
+    fafo(project, "run")
+    file = project / "classes" / "ask.toml"
+    file.write_text("# a comment\n" + CLASS, "utf-8")
+    fafo(project, "build")
+    assert fafo_json(project, "run")["completed"] == 0
+    file.write_text(CLASS.replace("temperature = 0", "temperature = 0.5"), "utf-8")
+    fafo(project, "build")
+    assert fafo_json(project, "run")["completed"] == 12
+    assert fafo_json(project, "status")["superseded"] == 12
+
+
+def test_samples_differ_and_are_repeatable(tmp_path: Path) -> None:
+    sampled = CLASS.replace("temperature = 0", "temperature = 1.0\nsamples = 3")
+    outputs = []
+    for name in ("one", "two"):
+        folder = write_project(tmp_path / name, 4, classes={"ask": sampled})
+        fafo(folder, "build", "--quiet")
+        assert fafo_json(folder, "run")["completed"] == 12
+        outputs.append({row["identity"]: tuple(row["output_ids"]) for row in exported(folder)})
+    assert outputs[0] == outputs[1]
+    assert len(set(outputs[0].values())) == 12
+
+
+def test_an_equal_row_counts_once_and_a_contradiction_names_both_rows(project: Path) -> None:
+    rows = rows_of(project)
+    write_rows(project, [*rows, rows[2]])
+    done = fafo(project, "run", "--json")
+    assert json.loads(done.stdout)["total"] == 12
+    assert len(exported(project)) == 12
+    write_rows(project, [*rows, {**rows[2], "text": "something else"}])
+    refused = fafo(project, "run", check=1)
+    assert 'two rows have the key "2"' in refused.stderr
+    assert "facts.jsonl:3" in refused.stderr
+    assert "facts.jsonl:13" in refused.stderr
+
+
+@pytest.mark.parametrize("interrupts", [1, 2])
+def test_an_interrupt_leaves_a_safe_state_and_the_next_run_does_the_rest(
+    tmp_path: Path, interrupts: int
+) -> None:
+    folder = write_project(tmp_path, 8_000, main=MANY)
+    fafo(folder, "build", "--quiet")
+    process = start(folder, "run", "--json")
+    wait_for_results(folder)
+    for _ in range(interrupts):
+        process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    told = json.loads(out)
+    assert told["status"] == "interrupted"
+    assert 0 < told["completed"] < 8_000
+    assert fafo_json(folder, "status")["status"] == "interrupted"
+    rest = fafo_json(folder, "run")
+    assert rest["completed"] + rest["before"] == 8_000
+    assert fafo_json(folder, "verify")["completeness"]["doubled"] == 0
+
+
+def wait_for_results(folder: Path) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        segments = list((folder / "runs" / "main" / "results").glob("*.seg"))
+        if any(segment.stat().st_size > 100_000 for segment in segments):
+            return
+        time.sleep(0.02)
+    raise AssertionError("no results after 60 s")
+
+
+def test_a_second_run_on_the_same_store_is_refused_and_harms_nothing(tmp_path: Path) -> None:
+    folder = write_project(tmp_path, 8_000, main=MANY)
+    fafo(folder, "build", "--quiet")
+    process = start(folder, "run", "--quiet")
+    wait_for_results(folder)
+    process.send_signal(signal.SIGSTOP)  # so that it is still there, however fast the machine
+    refused = fafo(folder, "run", check=1)
+    assert f"process {process.pid} is using this store" in refused.stderr
+    assert fafo_json(folder, "status")["status"] == "running"
+    process.send_signal(signal.SIGCONT)
+    process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert fafo_json(folder, "verify")["completeness"]["completed"] == 8_000
+
+
+def test_items_that_wait_for_an_older_prompt_are_taken_out(tmp_path: Path) -> None:
+    folder = write_project(tmp_path, 8_000, main=MANY)
+    fafo(folder, "build", "--quiet")
+    process = start(folder, "run", "--quiet")
+    wait_for_results(folder)
+    process.kill()
+    process.communicate()
+    (folder / "prompts" / "rules.md").write_text("Other rules. Ask kindly.\n", "utf-8")
+    fafo(folder, "build", "--quiet")
+    done = fafo(folder, "run", "--json", "--limit", "20")
+    assert json.loads(done.stdout)["completed"] == 20
+    told = fafo_json(folder, "status")
+    assert told["queued"] == 0
+    assert told["superseded"] > 0
+
+
+def test_a_filter_leaves_what_an_earlier_run_queued_in_the_queue(tmp_path: Path) -> None:
+    folder = write_project(tmp_path, 8_000, main=MANY)
+    fafo(folder, "build", "--quiet")
+    process = start(folder, "run", "--quiet")
+    wait_for_results(folder)
+    process.kill()
+    process.communicate()
+    before = fafo_json(folder, "status")
+    assert before["status"] == "crashed"
+    told = fafo_json(folder, "run", "--limit", "10")
+    assert told["completed"] <= 10
+    assert told["left"] == 0
+    assert fafo_json(folder, "run")["left"] == 0
+    assert fafo_json(folder, "verify")["verdict"] == "ok"
