@@ -160,7 +160,12 @@ def _from_hub(model: Model, weights: bool) -> Path:
     if cached is not None and _missing(cached, weights) is None:
         return cached
     folder = _download(model, patterns)
-    _check_folder(folder, model.path, weights)
+    # Without a hub, what the cache has of the model comes back, however little that is.
+    if missing := _missing(folder, weights):
+        raise _error(
+            f'the model "{model.path}" of the hub has no {missing}, or it couldn\'t be downloaded',
+            "go online once, unset HF_HUB_OFFLINE, or name a model with tokenizer.json and *.safetensors",
+        )
     return folder
 
 
