@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import sys
 import traceback
 
@@ -68,6 +67,8 @@ def _run() -> int:
 
 
 def _bug_report() -> str:
+    import platform
+
     from fafo_run.version import VERSION
 
     return (

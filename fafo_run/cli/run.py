@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import click
@@ -40,6 +39,8 @@ def run(
     Starting again does only what is left. Ctrl-C once finishes what is under way and stops; twice
     stops now. Both leave a safe state.
     """
+    import asyncio
+
     from fafo_run.run.plan import plan_run
     from fafo_run.run.supervisor import Supervisor
     from fafo_run.watch.progress import RunView

@@ -33,10 +33,10 @@ def export(view: View, reader: RunReader, out: Path, *, failures: bool) -> Expor
     """
     encoders = {of.name: PromptEncoder(of.artifact, of.model.tokenizer_json) for of in view.classes}
     written = failed = waiting = 0
-    # A row that stands twice in its source is one item. Remembering what was written is only worth its memory
-    # when there is such a row.
-    written_before: set[bytes] | None = set() if count(view, out.absolute().parent).repeated else None
     with open_writer(out) as writer:
+        # A row that stands twice in its source is one item. Remembering what was written is only worth its
+        # memory when there is such a row.
+        written_before: set[bytes] | None = set() if count(view, out.absolute().parent).repeated else None
         for item in items(view):
             if written_before is not None:
                 if item.identity in written_before:

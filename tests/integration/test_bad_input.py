@@ -1,4 +1,5 @@
-"""What can be wrong when a user types `fafo build` or `fafo run`: a clear line, the right exit code, nothing lost.
+"""What can be wrong when a user types `fafo build` or `fafo run`: a clear line, the right exit code, and
+nothing lost.
 
 Mistakes inside `fafo.toml` and class files have tests of their own (unit/test_project_*).
 """
@@ -6,7 +7,6 @@ Mistakes inside `fafo.toml` and class files have tests of their own (unit/test_p
 from __future__ import annotations
 
 import json
-import os
 import resource
 import signal
 import socket
@@ -207,7 +207,7 @@ def test_no_torch_installed(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_stops_the_run_with_one_line_and_the_next_run_goes_on(tmp_path: Path) -> None:
-    """A limit on file sizes stands in for a full disk: the write is short, then refused, just as with ENOSPC."""
+    """A limit on file sizes stands in for a full disk: a write is short, then refused, as with ENOSPC."""
     folder = built(write_project(tmp_path, 3_000))
 
     def limit() -> None:
@@ -216,7 +216,7 @@ def test_a_full_disk_stops_the_run_with_one_line_and_the_next_run_goes_on(tmp_pa
 
     done = subprocess.run(
         [str(FAFO), "-C", str(folder), "run"],
-        capture_output=True, text=True, timeout=120, preexec_fn=limit, env=os.environ, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=120, preexec_fn=limit, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
