@@ -204,6 +204,7 @@ class TransformersEngine(Engine):
 
     def _load_model(self, folder: Path) -> PreTrainedModel:
         import torch
+        from safetensors import SafetensorError
         from transformers import AutoModelForCausalLM, DynamicCache
         from transformers.cache_utils import DynamicLayer
         from transformers.utils import logging
@@ -218,7 +219,7 @@ class TransformersEngine(Engine):
                 trust_remote_code=self._model.trust_remote_code,
             )
             model.eval()  # type: ignore[no-untyped-call]
-        except (OSError, ValueError, ImportError, RuntimeError, KeyError) as error:
+        except (OSError, ValueError, ImportError, RuntimeError, KeyError, SafetensorError) as error:
             raise EngineError(
                 Problem(
                     f"transformers can't load {self._model.path}: {error}",

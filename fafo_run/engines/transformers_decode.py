@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
-from attrs import define, frozen
+from attrs import define, field, frozen
 from transformers import Cache, DynamicCache, PreTrainedModel
 
 from fafo_build.project.declaration import Sampling
@@ -21,7 +21,7 @@ from fafo_run.engines.transformers_cache import (
     PrefixState,
     state_of,
 )
-from fafo_run.engines.transformers_sampling import next_tokens, uniforms
+from fafo_run.engines.transformers_sampling import key, next_tokens
 from fafo_run.item import FinishReason, Ids
 
 _WORTH_DROPPING = 0.25
@@ -56,17 +56,10 @@ class Generated:
 class _Row:
     """A prompt on its way."""
 
-    sampling: Sampling
-    numbers: list[float]
-    """One random number for each token to come, from 0 to 1."""
-    ids: list[int]
+    prompt: Prompt
+    ids: list[int] = field(factory=list)
     finish_reason: FinishReason | None = None
     ended: bool = False
-
-    @property
-    def number(self) -> float:
-        """The random number of the next token."""
-        return self.numbers[len(self.ids)] if not self.ended else 0.0
 
     def take(self, token: int | None, ends: frozenset[int]) -> None:
         """Append a token, or end without one."""
@@ -76,7 +69,7 @@ class _Row:
         self.ids.append(token)
         if token in ends:
             self.finish_reason = FinishReason("stop", token)
-        elif len(self.ids) == self.sampling.max_new_tokens:
+        elif len(self.ids) == self.prompt.sampling.max_new_tokens:
             self.finish_reason = FinishReason("length")
         self.ended = self.finish_reason is not None
 
@@ -108,10 +101,7 @@ class Decoder:
         state, known = self._prefix(prefix)
         batch = _Batch.of(prefix, prompts, self._model.device)
         cache = BatchCache(state, self._layers, len(prompts), batch.room)
-        rows = [
-            _Row(prompt.sampling, uniforms(prompt.seed, prompt.sampling.max_new_tokens), [])
-            for prompt in prompts
-        ]
+        rows = [_Row(prompt) for prompt in prompts]
         self._decode(batch, cache, list(rows), cancelled)
         counts = batch.cached_tokens if known else [0] * len(prompts)
         return [
@@ -145,7 +135,8 @@ class Decoder:
         """Give every row that goes on its next token; return the numbers of those that go on further."""
         # An overflow in a model's arithmetic shows as a maximum that is no number.
         finite = torch.isfinite(logits.amax(dim=-1)).tolist()
-        tokens = next_tokens(logits, [row.sampling for row in rows], [row.number for row in rows]).tolist()
+        keys = [key(row.prompt.seed, len(row.ids)) for row in rows]
+        tokens = next_tokens(logits, [row.prompt.sampling for row in rows], keys).tolist()
         for row, token, usable in zip(rows, tokens, finite, strict=True):
             if not row.ended:
                 row.take(token if usable else None, self._ends)
