@@ -56,7 +56,7 @@ def ready(loaded: LoadedModel, name: str, date: Any) -> ReadyModel:
             Problem(
                 f"the tokenizer of {loaded.name} isn't byte-level BPE, and others are not proven yet: {why}",
                 field=field,
-                cure="use a model with a byte-level BPE tokenizer (SmolLM2, Qwen, Llama 3, GPT-2)",
+                cure="use a model with a byte-level BPE tokenizer (SmolLM2, Llama 3, GPT-2)",
             )
         )
     chat = Chat(loaded.tokenizer, loaded.chat_template, name, date)

@@ -14,6 +14,7 @@ from fafo_build.bake import store
 from fafo_build.bake.lock import Lock, LockedClass, LockedModel, library_versions, read_lock
 from fafo_build.errors import BakeError, FafoError, Problem
 from fafo_build.project.declaration import Model, Project, PromptClass
+from fafo_build.render.checks import check
 from fafo_build.render.sources import gather
 from fafo_build.tokens.model_files import input_hashes
 
@@ -98,9 +99,12 @@ def plan_build(project: Project) -> BuildPlan:
 def class_inputs(project: Project, declared: PromptClass) -> dict[str, str]:
     """Return every file that a class is made from: the class file, its prompts transitively, its examples.
 
+    What can be said of prompts without a model is checked here too, so that all mistakes come at once.
     Raises `TemplateError` when prompts can't be read, `BakeError` when another file can't.
     """
-    inputs = dict(gather(project, declared).files)
+    prompts = gather(project, declared)
+    check(prompts, declared.vars)
+    inputs = dict(prompts.files)
     others = [(declared.file, f"class.{declared.name}")]
     if declared.examples is not None:
         others.append((declared.examples.path, f"class.{declared.name}.examples.path"))

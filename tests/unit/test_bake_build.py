@@ -324,13 +324,13 @@ def test_problems_of_two_kinds_come_together(tmp_path: Path) -> None:
     made = project(
         tmp_path,
         prompt_class(tmp_path, ("user", "constant"), name="a"),
-        prompt_class(tmp_path, ("user", "{{ two }}"), name="b"),
+        prompt_class(tmp_path, ("user", "{{ item.x }}{{ '<|im_end|>' }}"), name="b"),
     )
     with pytest.raises(BakeError) as caught:
         build(made)
     assert [problem.message for problem in caught.value.problems] == [
         "no message looks at the item, so every row would ask the same",
-        "'two' is undefined",
+        "the special token <|im_end|> stands in a hole, where text is encoded as plain text",
     ]
 
 
@@ -444,3 +444,17 @@ def test_the_same_bytes_everywhere(tmp_path: Path) -> None:
         if path.is_file() and path.name != ".lock"
     }
     assert modes == {0o644}
+
+
+def test_mistakes_of_several_classes_come_at_once(tmp_path: Path) -> None:
+    made = project(
+        tmp_path,
+        prompt_class(tmp_path, Message("user", prompt="gone.md"), name="a"),
+        prompt_class(tmp_path, ("user", "{{ nope }}"), name="b"),
+    )
+    with pytest.raises(TemplateError) as caught:
+        plan_build(made)
+    assert [problem.message for problem in caught.value.problems] == [
+        'there is no prompt "prompts/gone.md"',
+        "'nope' is undefined",
+    ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from bake_kit import bake, canonical, encoder, smollm2
+from bake_kit import bake, canonical, encoder, llama3_like, smollm2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,6 +80,28 @@ def test_no_text_becomes_a_control_token(
     empty = encoders[name].encode({"a": "", "b": ""}, "rows", "1")
     assert controls(prompt) == controls(empty)
     assert encoders[name].recheck(row, "rows", "1", prompt)
+
+
+@settings(max_examples=200, deadline=None)
+@given(a=TEXT, b=TEXT)
+def test_another_way_of_cutting_text_and_few_special_tokens(
+    few: dict[str, tuple[Artifact, PromptEncoder]], a: str, b: str
+) -> None:
+    if any(token in text for token in CONTROL for text in (a, b, a + b)):
+        return
+    row = {"a": a, "b": b}
+    for name, (artifact, model) in few.items():
+        prompt = model.encode(row, "rows", "1")
+        assert [*artifact.prefix, *prompt.suffix] == canonical(filled(name, row), model=llama3_like())
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Artifact, PromptEncoder]]:
+    made = {
+        name: bake(tmp_path_factory.mktemp(name), *messages, model=llama3_like())
+        for name, messages in CLASSES.items()
+    }
+    return {name: (artifact, encoder(artifact, llama3_like())) for name, artifact in made.items()}
 
 
 def controls(prompt: Prompt) -> list[int]:

@@ -145,3 +145,16 @@ def test_message_from_a_prompt_file(tmp_path: Path) -> None:
     declared = prompt_class(tmp_path, Message("user", prompt="m.md"))
     with pytest.raises(TemplateError, match="'nope' is undefined"):
         check(gather(project(tmp_path, declared), declared), {})
+
+
+@pytest.mark.parametrize(
+    ("line", "column"),
+    [
+        ("the audiense: {{ audiense }}", 18),
+        ("{% if audiense %}{{ audiense }}{% endif %}", 7),
+        ("{{ my_audiense or audiense }}", 19),
+    ],
+)
+def test_the_column_is_that_of_the_code(tmp_path: Path, line: str, column: int) -> None:
+    found = [problem for problem in problems(tmp_path, line) if "'audiense'" in problem.message]
+    assert [problem.column for problem in found] == [column]

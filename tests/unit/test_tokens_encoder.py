@@ -58,7 +58,7 @@ def test_plain_runs_beside_a_region_without_tokens_are_encoded_as_one() -> None:
     assert ENCODER.mixed("hello world", [(3, 7)]) == ENCODER.plain("hello world")
 
 
-# This vocabulary lacks some bytes (those that begin the planes 4 to 15, and a few control characters): the
+# This vocabulary lacks some bytes (of the planes 4 to 11, and of a few control characters): the
 # tokenizer drops them, wherever it is called.
 @settings(deadline=None)
 @given(
