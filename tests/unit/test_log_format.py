@@ -3,7 +3,7 @@ import struct
 import pytest
 import xxhash
 from attrs import evolve
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fafo_run.log import format as layout
@@ -61,6 +61,7 @@ def test_header_refuses_hashes_of_another_size():
         layout.pack_header(evolve(HEADER, artifact=b"short"))
 
 
+@settings(deadline=None, max_examples=30)
 @given(payload=st.binary(max_size=200), offset=st.integers(512, 1 << 40).map(lambda n: n * 8))
 def test_entry_bytes(payload, offset):
     data = layout.pack_entry(HEADER.uuid, offset, Kind.OUTPUT | layout.WIDE, b"i" * 16, payload)

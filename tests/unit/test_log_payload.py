@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fafo_run.log.format import WIDE, Kind
@@ -16,6 +16,7 @@ from fafo_run.log.payload import (
 from tests.log_nouns import FAKE, JUDGE
 
 
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(0, 2**32 - 1)), st.lists(st.integers(0, 65_535)))
 def test_ids_round_trip(first, second):
     word, parts = pack_ids(tuple(first), tuple(second))

@@ -163,6 +163,23 @@ def test_junk_at_the_tail_is_cut(tmp_path, tail):
     check_whole(tmp_path / "run", file, {key(entry) for entry in look(file)[2]})
 
 
+def test_the_seal_covers_what_no_entry_covers_and_no_marker(tmp_path):
+    file = make(tmp_path / "run", sealed=True)
+    entry = next(entry for entry in look(file)[2] if entry.end - entry.offset - 40 > len(entry.payload))
+    spoil(file, entry.offset + 4, struct.pack("<I", 0xB3B6A9BA))
+    assert look(file)[1].damage == ()
+    spoil(file, entry.end - 1, b"x")
+    assert look(file)[1].damage == ("the content isn't what was sealed",)
+    assert any("bytes between entries" in line for line in again(tmp_path / "run").findings)
+
+
+def test_a_length_is_capped_before_it_is_used(tmp_path, monkeypatch):
+    file = make(tmp_path / "run", sealed=False)
+    monkeypatch.setattr("fafo_run.log.reader.MAX_PAYLOAD", 64)
+    (gap,) = look(file)[1].gaps
+    assert "the length field says" in gap.reason
+
+
 def test_several_torn_records_at_the_tail_are_an_interrupted_write(tmp_path):
     file = make(tmp_path / "run", sealed=False)
     entries = look(file)[2]

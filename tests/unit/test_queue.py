@@ -5,7 +5,7 @@ import threading
 
 import pytest
 from attrs import evolve
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fafo_build.errors import StoreError
@@ -59,6 +59,7 @@ def test_items_come_back_exactly(queue):
     assert [claim.item for claim in queue.claim(9)] == items
 
 
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 2**32 - 1), st.text(max_size=5)), min_size=1, max_size=9))
 def test_any_item_round_trips(tmp_path_factory, drawn):
     with RunDirectory.own(tmp_path_factory.mktemp("run")) as directory:

@@ -3,7 +3,7 @@ import os
 
 import pytest
 from attrs import evolve
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fafo_build.errors import StoreError
@@ -63,6 +63,7 @@ def test_records_come_back_exactly(results, directory):
     results.close()
 
 
+@settings(deadline=None, max_examples=30)
 @given(
     ids=st.lists(st.integers(0, 2**32 - 1)),
     text=st.text(),
@@ -104,6 +105,22 @@ def test_an_output_takes_the_place_of_a_failure(results, directory):
     assert results.summary().total == total
     results.reindex()
     assert results.summary().total == total
+    results.close()
+
+
+def test_which_record_counts_does_not_depend_on_the_order_of_segments(results, directory):
+    results.append([record(1, failure())])
+    results.append([record(1, lane=1024)])
+    results.close(clean=True)
+    first, second = sorted(directory.results.glob("*.seg"))
+    first.rename(first.with_name("00000003.seg"))
+    second.rename(first)
+    assert len(recover(directory).findings) == 2, "the headers say another number"
+    results = Results(directory)
+    assert results.find(name_of(1)) == record(1, lane=1024)
+    total = results.summary().total
+    assert (total.outputs, total.failed, total.superseded) == (1, 0, 1)
+    assert list(results.effective()) == [record(1, lane=1024)]
     results.close()
 
 
