@@ -28,9 +28,7 @@ def tokenizer_json(gguf: GgufFile, shown: str) -> dict[str, Any]:
     """
     get = gguf.metadata.get
     if (model := get("tokenizer.ggml.model")) != "gpt2":
-        raise _error(
-            shown, f'has a "{model}" tokenizer; fafo converts only "gpt2" (byte-level BPE)'
-        )
+        raise _error(shown, f'has a "{model}" tokenizer; fafo converts only "gpt2" (byte-level BPE)')
     if (pre := get("tokenizer.ggml.pre")) not in _PRE_TOKENIZERS:
         known = ", ".join(f'"{name}"' for name in sorted(_PRE_TOKENIZERS))
         raise _error(shown, f'has the pre-tokenizer "{pre}"; fafo can prove only {known}')
