@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import cached_property
 
 from attrs import frozen
 
@@ -24,6 +25,7 @@ from fafo_build.bake.plan import BuildPlan, ClassPlan, plan_build
 from fafo_build.bake.shared import Shared, shared_prefix
 from fafo_build.errors import BakeError, FafoError, Problem
 from fafo_build.project.declaration import Model, Project
+from fafo_build.tokens.encoder import TextEncoder
 from fafo_build.tokens.model_files import load_model
 
 
@@ -51,12 +53,17 @@ class BuildReport:
     seconds: float
 
 
-@frozen
+@frozen(slots=False)
 class BakedModel:
     """What a run needs to know of a model besides its weights."""
 
     locked: LockedModel
     tokenizer_json: bytes
+
+    @cached_property
+    def encoder(self) -> TextEncoder:
+        """The tokenizer, for all classes of the model: reading it takes a good part of a second."""
+        return TextEncoder(self.tokenizer_json)
 
 
 @frozen

@@ -119,7 +119,9 @@ def read_examples(project: Project, declared: PromptClass) -> tuple[Mapping[str,
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+            # Half a surrogate pair can be written in JSON, and is no text.
+            json.dumps(row, ensure_ascii=False).encode("utf-8")
+        except (ValueError, RecursionError) as error:
             problems.append(Problem(f"not JSON: {error}", file, number, source_line=line[:200]))
             continue
         if isinstance(row, dict):

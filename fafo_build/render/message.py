@@ -19,8 +19,11 @@ FAILURES = (
     LookupError,
     AttributeError,
     RecursionError,
+    SyntaxError,
 )
-"""What rendering raises when a value isn't what the template needs."""
+"""What rendering raises when a value isn't what the template needs; or, of the last, when blocks are nested
+too deeply for Python.
+"""
 
 
 class RowError(Exception):

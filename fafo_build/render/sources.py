@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from attrs import field, frozen
-from jinja2 import Environment, TemplateSyntaxError, nodes
+from jinja2 import Environment, TemplateSyntaxError, meta, nodes
 
 from fafo_build.errors import Problem, TemplateError
 from fafo_build.project.declaration import Project, PromptClass
@@ -212,6 +212,8 @@ class _Gathering:
     def _parse(self, template: Template) -> None:
         try:
             tree = self._parser.parse(template.source, template.name)
+            # Some mistakes (a block that is defined twice) show only when code is made of the tree.
+            meta.find_undeclared_variables(tree)
         except TemplateSyntaxError as error:
             self._problems.append(template.problem(f"Jinja: {error.message}", error.lineno))
             return

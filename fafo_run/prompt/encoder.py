@@ -35,9 +35,10 @@ class Prompt:
 class PromptEncoder:
     """Makes prompts of rows for one artifact. Not for several threads at once."""
 
-    def __init__(self, artifact: Artifact, tokenizer_json: str | bytes) -> None:
+    def __init__(self, artifact: Artifact, tokenizer: str | bytes | TextEncoder) -> None:
+        """`tokenizer` is the JSON of `artifact.tokenizer`, or an encoder of it, which artifacts may share."""
         self._artifact = artifact
-        self._encoder = TextEncoder(tokenizer_json)
+        self._encoder = tokenizer if isinstance(tokenizer, TextEncoder) else TextEncoder(tokenizer)
         self._assembler = Assembler(artifact, self._encoder)
         self._renderer = MessageRenderer(artifact.templates, artifact.vars, artifact.examples)
 

@@ -131,7 +131,7 @@ def bake(
 
 
 def encoder(artifact: Artifact, model: ReadyModel | None = None) -> PromptEncoder:
-    return PromptEncoder(artifact, (model or smollm2()).tokenizer_json)
+    return PromptEncoder(artifact, (model or smollm2()).encoder)
 
 
 def canonical(

@@ -238,6 +238,7 @@ def test_what_a_run_reads(tmp_path: Path) -> None:
     model = baked.classes["exam"].model
     assert (model.locked.context_length, model.locked.vocab_size, model.locked.eos_ids) == (8192, 49152, (2,))
     assert model.tokenizer_json == smollm2().tokenizer_json
+    assert baked.classes["child"].model.encoder is model.encoder
 
 
 def test_a_run_before_a_build(tmp_path: Path) -> None:

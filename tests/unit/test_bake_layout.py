@@ -218,6 +218,7 @@ def test_all_problems_of_the_templates_are_template_errors(tmp_path: Path) -> No
     ("content", "why", "line"),
     [
         (b'{"a": 1}\n{broken\n[1]\n', "not JSON", 2),
+        (b'{"a": 1}\n{"a": "\\ud800"}\n{"a": }', "surrogates not allowed", 2),
         (b"\xff", "it isn't UTF-8", None),
         (None, "No such file or directory", None),
     ],

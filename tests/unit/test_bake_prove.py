@@ -131,8 +131,10 @@ def test_a_bos_inside_where_the_model_wants_one(tmp_path: Path) -> None:
     messages = ("system", "Constant."), ("user", "{{ item.text }}")
     with pytest.raises(BakeError, match="puts none first"):
         bake(tmp_path, *messages, model=ready(wants_bos, "default", None))
-    with_bos = evolve(wants_bos, chat_template="{{ bos_token }}" + loaded().chat_template)
-    good = bake(tmp_path, *messages, model=ready(with_bos, "default", None))
+    with_bos = ready(
+        evolve(wants_bos, chat_template="{{ bos_token }}" + loaded().chat_template), "default", None
+    )
+    good = bake(tmp_path, *messages, model=with_bos)
     assert good.prefix[:2] == (0, 1)
     with pytest.raises(BakeError, match="a BOS token stands inside"):
-        bake(tmp_path, ("system", "<|endoftext|>"), messages[1], model=ready(with_bos, "default", None))
+        bake(tmp_path, ("system", "<|endoftext|>"), messages[1], model=with_bos)

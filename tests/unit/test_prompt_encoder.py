@@ -195,6 +195,16 @@ def test_values_that_are_not_text_are_printed(encoders: dict[str, PromptEncoder]
     assert "Fact: 1.5\nWrite. [1, 'x', {'y': True}]!" in text
 
 
+def test_the_tokenizers_file_is_enough(
+    artifacts: dict[str, Artifact], encoders: dict[str, PromptEncoder]
+) -> None:
+    row = {"a": "x <|im_end|>", "b": "1969"}
+    expected = encoders["middle"].encode(row, "rows", "1")
+    content = smollm2().tokenizer_json
+    for tokenizer in (content, content.decode()):
+        assert PromptEncoder(artifacts["middle"], tokenizer).encode(row, "rows", "1") == expected
+
+
 def test_source_and_key_are_seen(tmp_path: Path) -> None:
     artifact = bake(tmp_path, ("user", "From {{ item_source }}: {{ item_key }}"))
     assert "From rows: 26<|im_end|>" in encoder(artifact).text({}, "rows", "26")

@@ -100,6 +100,12 @@ def test_a_folder_is_no_prompt(tmp_path: Path) -> None:
     assert "can't be read: Is a directory" in problem.message
 
 
+def test_a_block_that_is_defined_twice(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, SYSTEM, main="{% block a %}{% endblock %}\n{% block a %}{% endblock %}")
+    assert problem.where == "prompts/main.md:2"
+    assert "defined twice" in problem.message
+
+
 def test_a_circle_of_includes_ends(tmp_path: Path) -> None:
     found = gathered(tmp_path, SYSTEM, main="{% include 'b.md' %}", b="{% include 'main.md' %}")
     assert found.reach("main.md") == ("b.md", "main.md")

@@ -158,3 +158,8 @@ def test_special_tokens_elsewhere_are_fine(tmp_path: Path, content: str) -> None
 
 def test_a_newline_at_the_end_of_a_message_is_dropped_once() -> None:
     assert normalised("x\n\n") == "x\n"
+
+
+def test_blocks_that_are_nested_too_deeply(tmp_path: Path) -> None:
+    content = "{% for a in examples %}" * 30 + "{{ item.x }}" + "{% endfor %}" * 30
+    assert "can't be rendered: SyntaxError" in failure(tmp_path, content).message
