@@ -14,7 +14,7 @@ run: $(VENV)/.run
 	$(BIN)/fafo build
 	$(BIN)/fafo run
 	$(BIN)/fafo verify
-	$(BIN)/fafo show Fe --class exam
+	$(BIN)/fafo show O --class exam
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest

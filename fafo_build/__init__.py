@@ -1,1 +1,3 @@
-"""The build half of fafo: declarations in, baked artifacts and a lock out. Knows nothing of runs or engines."""
+"""The build half of fafo: declarations in, baked artifacts and a lock out. Knows nothing of runs or
+engines.
+"""

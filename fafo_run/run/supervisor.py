@@ -40,8 +40,6 @@ class Started:
 
     capabilities: Capabilities
     totals: Totals
-    recovered: tuple[str, ...]
-    """What recovery did, a line each; empty after a clean stop."""
     waiting: int
     """Items that an earlier run left in the queue."""
     done: int
@@ -116,15 +114,19 @@ class Supervisor:
     async def run(self) -> Outcome:
         """Run until every item of the plan has an outcome, or until interrupted.
 
-        Raises `StoreError` when the store can't be used or a disk refuses, `EngineError` when the
-        engine can't
-        start or is gone for good, `SourceError` when a source can't be read. What was acknowledged
+        Raises `StoreError` when the store can't be used or a disk refuses, `EngineError` when the engine
+        can't start or is gone for good, `SourceError` when a source can't be read. What was acknowledged
         until then is safe.
         """
         store = RunStore.open(self.folder, self._view.project.run)
         clean = True
         try:
+            for line in store.recovered:
+                self.listener.notice(f"recovered: {line}")
             totals = count(self._view, self.folder)
+            finished = self._finished(store, totals)
+            if finished is not None:
+                return finished
             engine = self._engine()
             try:
                 return await self._run(store, engine, await engine.start(), totals)
@@ -136,6 +138,17 @@ class Supervisor:
         finally:
             store.close(clean=clean)
 
+    def _finished(self, store: RunStore, totals: Totals) -> Outcome | None:
+        """Return the outcome of a run that has nothing to do, and so needs no engine; None if it has."""
+        if store.done(self._view) < sum(totals.by_class.values()):
+            return None
+        state = RunState(totals.by_class)
+        for item in items(self._view):
+            if item.identity not in store.results:
+                return None
+            state.found_done(item.of.name, failed=not store.results.has_output(item.identity))
+        return Outcome(state.snapshot(store.queue.depth()), interrupted=False, dropped=0, warm_ups=())
+
     async def _run(
         self, store: RunStore, engine: Engine, capabilities: Capabilities, totals: Totals
     ) -> Outcome:
@@ -144,7 +157,6 @@ class Supervisor:
         started = Started(
             capabilities=capabilities,
             totals=totals,
-            recovered=store.recovered,
             waiting=store.queue.depth(),
             done=store.done(self._view),
             superseded=superseded,

@@ -77,8 +77,6 @@ class RunView:
         details = ", ".join(str(value) for value in engine.settings.values() if isinstance(value, str))
         project = self._plan.view.project.name
         self._say(f"  {project} · {engine.engine}{f' ({details})' if details else ''} · {engine.model}")
-        for line in started.recovered:
-            self._say(f"  recovered: {line}")
         if started.superseded:
             self._say(f"  {started.superseded} waiting items are superseded by newer prompts; taken out")
         if started.done or started.waiting:

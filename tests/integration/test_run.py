@@ -38,6 +38,19 @@ def test_every_item_gets_a_result_and_a_second_run_does_nothing(project: Path) -
     assert sorted(row["identity"] for row in exported(project)) == sorted(identities(project))
 
 
+def test_a_run_with_nothing_to_do_needs_no_engine(project: Path) -> None:
+    fafo(project, "run")
+    (project / "fafo.toml").write_text(
+        MAIN.replace('kind = "fake"\nmax_running = 8', 'kind = "sglang"\nurls = ["http://127.0.0.1:9"]'),
+        "utf-8",
+    )
+    assert fafo_json(project, "run")["before"] == 12
+    assert fafo_json(project, "status")["status"] == "finished"
+    with (project / "facts.jsonl").open("a") as file:
+        file.write('{"id": "new", "text": "work"}\n')
+    assert "http://127.0.0.1:9" in fafo(project, "run", check=1).stderr
+
+
 def test_limit_takes_the_first_items_and_the_next_run_the_rest(project: Path) -> None:
     assert fafo_json(project, "run", "--limit", "5")["completed"] == 5
     assert fafo_json(project, "run", "--limit", "5")["completed"] == 0
