@@ -20,6 +20,8 @@ from fafo_run.log.payload import number_provenance
 from fafo_run.log.segment import Frame, SegmentWriter
 
 SEGMENT_BYTES = 256 << 20
+IDLE = 30.0
+"""Seconds without an append after which a segment is sealed."""
 
 
 class Route(NamedTuple):
@@ -47,8 +49,8 @@ class OpenSegment:
 
     writer: SegmentWriter
     numbers: dict[bytes, int] = field(factory=dict)
-    idle: bool = False
-    """True when nothing was appended since the owner last set it."""
+    appended: float = 0.0
+    """When something was last appended, in seconds of the monotonic clock."""
 
     def stage(self, drafts: Sequence[Draft]) -> list[int]:
         """Write drafts, after the provenance that is new to this segment; return the drafts' offsets."""
@@ -63,7 +65,6 @@ class OpenSegment:
             frames.append(Frame(word, draft.identity, payload))
         offsets = self.writer.stage(frames)
         self.numbers |= fresh
-        self.idle = False
         return [at for at, frame in zip(offsets, frames, strict=True) if frame.word != Kind.PROVENANCE]
 
     def seal(self) -> None:
@@ -88,7 +89,9 @@ class Appender:
         kind: SegmentKind,
         *,
         segment_bytes: int = SEGMENT_BYTES,
+        idle: float = IDLE,
         first_sequence: int | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], int] = time.time_ns,
         new_uuid: Callable[[], bytes] = lambda: uuid.uuid4().bytes,
     ) -> None:
@@ -97,6 +100,8 @@ class Appender:
         self._folder = folder
         self._kind = kind
         self._segment_bytes = segment_bytes
+        self._idle = idle
+        self._monotonic = monotonic
         present = [segment.sequence for segment in segments(disk, folder)]
         self._next = max([*(at + 1 for at in present), first_sequence or 1])
         self._now = now
@@ -127,14 +132,18 @@ class Appender:
             raise
         for segment, _ in touched:
             segment.writer.sync()
+            segment.appended = self._monotonic()
         return [placed[index] for index in range(len(drafts))]
 
-    def full(self) -> list[OpenSegment]:
-        """Return the open segments that have reached their size, or can't be appended to any more."""
+    def due(self) -> list[OpenSegment]:
+        """Return the open segments to seal: of full size, long idle, or not to be appended to any more."""
+        latest = self._monotonic() - self._idle
         return [
             segment
             for segment in self.open.values()
-            if segment.writer.synced >= self._segment_bytes or not segment.writer.usable
+            if segment.writer.synced >= self._segment_bytes
+            or segment.appended <= latest
+            or not segment.writer.usable
         ]
 
     def roll(self, segment: OpenSegment) -> None:

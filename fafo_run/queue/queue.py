@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Sequence
 
 from fafo_build.errors import StoreError
 from fafo_run.item import Claim, QueuedItem
-from fafo_run.log.appender import SEGMENT_BYTES, Appender, OpenSegment, Route
+from fafo_run.log.appender import IDLE, SEGMENT_BYTES, Appender, OpenSegment, Route
 from fafo_run.log.directory import RunDirectory
 from fafo_run.log.format import SegmentKind
 from fafo_run.log.fs import File, SyncFailed, refusing
@@ -40,6 +40,7 @@ class Queue:
         directory: RunDirectory,
         *,
         segment_bytes: int = SEGMENT_BYTES,
+        idle: float = IDLE,
         lease: float = LEASE,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -67,6 +68,8 @@ class Queue:
             self._folder,
             SegmentKind.QUEUE,
             segment_bytes=segment_bytes,
+            idle=idle,
+            monotonic=monotonic,
             first_sequence=next_sequence(directory, self._folder),
         )
 
@@ -78,7 +81,7 @@ class Queue:
         """
         with self._append:
             self._check()
-            for segment in self._appender.full():
+            for segment in self._appender.due():
                 self._roll(segment)
             drafts = [draft(item, self._cache) for item in items]
             try:
@@ -185,20 +188,16 @@ class Queue:
             self._sync_markers()
 
     def collect(self) -> int:
-        """Remove the segments in which everything is done, and return how many.
+        """Seal what has long been idle, remove the segments in which everything is done; return how many.
 
-        A segment that still grows is sealed first, if nothing was appended since the last call. What a
-        segment holds is counted anew from its markers, and one that a reader has open is left for later.
+        What a segment holds is counted anew from its markers, and one that a reader has open is left for
+        later.
         """
         with self._maintain:
             self._check()
             with self._append:
-                for segment in list(self._appender.open.values()):
-                    with self._state:
-                        done = self._part_of(segment).live == 0
-                    if segment.idle and done:
-                        self._roll(segment)
-                    segment.idle = True
+                for segment in self._appender.due():
+                    self._roll(segment)
             return self._collect()
 
     def close(self, *, clean: bool) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from fafo_build.errors import StoreError
 from fafo_run.item import Output, Record
-from fafo_run.log.appender import SEGMENT_BYTES, Appender, OpenSegment
+from fafo_run.log.appender import IDLE, SEGMENT_BYTES, Appender, OpenSegment
 from fafo_run.log.directory import RunDirectory
 from fafo_run.log.format import SegmentKind
 from fafo_run.log.fs import SyncFailed
@@ -26,7 +27,13 @@ class Results(ResultsReader):
     """
 
     def __init__(
-        self, directory: RunDirectory, *, segment_bytes: int = SEGMENT_BYTES, map_size: int = MAP_SIZE
+        self,
+        directory: RunDirectory,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        idle: float = IDLE,
+        map_size: int = MAP_SIZE,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Open the results of a run whose lock is held; what the index lacks is read and put in.
 
@@ -43,6 +50,8 @@ class Results(ResultsReader):
             directory.results,
             SegmentKind.RESULTS,
             segment_bytes=segment_bytes,
+            idle=idle,
+            monotonic=monotonic,
             first_sequence=next_sequence(directory, directory.results),
         )
         super().__init__(directory)
@@ -81,8 +90,7 @@ class Results(ResultsReader):
         """
         with self._append:
             self._check()
-            for segment in self._appender.full():
-                self._roll(segment)
+            self._roll_due()
             places = self._places([record.identity for record in records])
             accepted = self._accept(records, places)
             try:
@@ -102,6 +110,12 @@ class Results(ResultsReader):
         """Throw the index away and build it from the segments. Raises `StoreError`."""
         with self._append:
             self._distrust()
+
+    def seal_idle(self) -> None:
+        """Seal what has long been idle and put it into the index. Raises `StoreError`."""
+        with self._append:
+            self._check()
+            self._roll_due()
 
     def seal(self) -> None:
         """Seal what grows and put it into the index. Raises `StoreError`."""
@@ -140,6 +154,10 @@ class Results(ResultsReader):
                 outputs[record.identity] = output
                 accepted.append(record)
         return accepted
+
+    def _roll_due(self) -> None:
+        for segment in self._appender.due():
+            self._roll(segment)
 
     def _roll(self, segment: OpenSegment) -> None:
         try:

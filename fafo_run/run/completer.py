@@ -25,7 +25,7 @@ _GROUP = 2_000
 _SYNC_MARKERS = 2.0
 """Seconds between two syncs of the markers; a lost marker costs one identity check, so they may wait."""
 _COLLECT = 10.0
-"""Seconds between two looks for queue segments that are done."""
+"""Seconds between two looks for segments that are done or have long been idle."""
 
 
 @frozen
@@ -110,4 +110,5 @@ class Completer(threading.Thread):
             self._synced = now
         if now - self._collected >= _COLLECT:
             self._queue.collect()
+            self._results.seal_idle()
             self._collected = now

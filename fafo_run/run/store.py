@@ -36,9 +36,10 @@ class RunStore:
         directory = RunDirectory.own(folder)
         try:
             report = recover(directory)
-            queue = Queue(directory, segment_bytes=settings.segment.size, lease=settings.lease)
+            segment = settings.segment
+            queue = Queue(directory, segment_bytes=segment.size, idle=segment.idle, lease=settings.lease)
             try:
-                results = Results(directory, segment_bytes=settings.segment.size)
+                results = Results(directory, segment_bytes=segment.size, idle=segment.idle)
                 retired = retire_done(queue, results)
                 directory.mark_running()
             except BaseException:

@@ -158,7 +158,7 @@ def test_a_refused_commit_leaves_nothing_in_any_segment(appender, disk):
 
 def test_full_segments_are_rolled_with_their_provenance_again(appender):
     placed = appender.commit([draft(1, number) for number in range(80)])
-    (segment,) = appender.full()
+    (segment,) = appender.due()
     appender.roll(segment)
     assert appender.open == {}
     _, found, entries = look(segment.writer.file.path)

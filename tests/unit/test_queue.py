@@ -159,7 +159,8 @@ def test_rotation(directory, path):
 
 
 def test_collect_removes_what_is_done_and_nothing_else(directory, path):
-    queue = Queue(directory, segment_bytes=8192)
+    now = [0.0]
+    queue = Queue(directory, segment_bytes=8192, idle=30.0, monotonic=lambda: now[0])
     queue.append([item(number) for number in range(50)])
     queue.append([item(50)])
     claims = queue.claim(50)
@@ -175,7 +176,10 @@ def test_collect_removes_what_is_done_and_nothing_else(directory, path):
     queue.append([item(51)])
     assert queue.collect() == 0, "still in use"
     queue.retire(queue.claim(1))
-    assert queue.collect() == 1, "idle since the last call: sealed, then removed"
+    now[0] = 29.9
+    assert queue.collect() == 0, "not idle for long enough"
+    now[0] = 30.0
+    assert queue.collect() == 1, "idle: sealed, then removed"
     queue.append([item(52)])
     assert numbers(queue.claim(9)) == [52]
     queue.close(clean=False)
@@ -193,16 +197,29 @@ def test_collect_counts_anew_and_never_trusts_a_counter(queue, path):
     assert (path / "queue" / "00000001.seg").exists()
 
 
-def test_a_reader_holds_off_the_collector_and_nothing_else(queue, path):
+def test_a_segment_that_is_long_idle_is_sealed_though_its_items_wait(directory, path):
+    queue = Queue(directory, idle=0.0)
+    queue.append([item(1), item(2)])
+    assert queue.collect() == 0
+    assert look(path / "queue" / "00000001.seg")[1].seal is not None
+    assert numbers(queue.claim(9)) == [1, 2]
+    queue.close(clean=False)
+
+
+def test_a_reader_holds_off_the_collector_and_nothing_else(directory, path):
+    now = [0.0]
+    queue = Queue(directory, monotonic=lambda: now[0])
     queue.append([item(1), item(2)])
     reading = QueueReader.open(path).items()
     assert next(reading) == item(1)
     queue.append([item(3)])
     queue.retire(queue.claim(3))
+    now[0] = 60.0
     assert queue.collect() == 0 and queue.collect() == 0
     assert list(reading) == [item(2)], "what it had begun to read"
     assert queue.collect() == 1
     assert QueueReader.open(path).depth() == 0
+    queue.close(clean=False)
 
 
 def test_reader_beside_a_run(queue, path):

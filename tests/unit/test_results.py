@@ -156,6 +156,22 @@ def test_a_surplus_of_cached_tokens_hides_no_lack(results):
     assert results.summary().total.credited_tokens == 100
 
 
+def test_what_is_long_idle_is_sealed_and_still_found(directory, path):
+    now = [0.0]
+    results = Results(directory, idle=30.0, monotonic=lambda: now[0])
+    results.append([record(1)])
+    file = path / "results" / "00000001.seg"
+    now[0] = 29.9
+    results.seal_idle()
+    assert look(file)[1].seal is None
+    now[0] = 30.0
+    results.seal_idle()
+    assert look(file)[1].seal is not None
+    assert results.find(name_of(1)) == record(1)
+    assert results.append([record(1), record(2)]) == 1
+    results.close()
+
+
 def test_rotation_moves_segments_into_the_index(directory, path):
     results = Results(directory, segment_bytes=8192)
     results.append([record(0, failure())])
