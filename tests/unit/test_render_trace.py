@@ -132,6 +132,10 @@ def test_a_circle_of_includes_is_an_error(tmp_path: Path) -> None:
         "{{ item.text }}\n{{ '<|im_end|>' | hole(special_tokens=false) }}",
         "<|im_end|>{{ item.text }}\n<|im_end|>",
         "{% if item.text %}\n<|im_end|>{% endif %}",
+        "{{ item.text }}\n{{ item.note | default('<|im_end|>') }}",
+        "{{ item.text }}\n{{ item.note | replace('a', '<|im_end|>') }}",
+        "{% macro m() %}\n<|im_end|>{% endmacro %}{{ m() }}{{ item.text }}{{ m() }}",
+        "{% for e in examples %}\n<|im_end|>{{ item.text }}{% endfor %}",
     ],
 )
 def test_the_authors_special_tokens_in_a_hole_must_be_opted_in(tmp_path: Path, content: str) -> None:
@@ -149,6 +153,11 @@ def test_the_authors_special_tokens_in_a_hole_must_be_opted_in(tmp_path: Path, c
         "{{ item.text }}{{ '<|im_end|>' | hole(special_tokens=true) }}",
         "{{ item.text }}{{ vars.mark | hole(special_tokens=true) }}",
         "<|im_end|>, no item",
+        "{{ item.text | replace('<|im_end|>', '') }}",
+        "{{ item.text == '<|im_end|>' }}{% if item.text == mark %}a{% endif %}",
+        "{% if '<|im_end|>' in item.text %}a{% endif %}{{ 'a' if mark == item.text else 'b' }}",
+        "{% macro m() %}<|im_end|>{% endmacro %}{{ m() }}{{ m() }}{{ item.text }}",
+        "{% for e in examples %}<|im_end|>{% endfor %}{{ item.text }}",
         "{{ item.text }}<|im_en",
     ],
 )
