@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def encode(view: View) -> list[Request]:
-    encoders = {of.name: PromptEncoder(of.artifact, of.model.tokenizer_json) for of in view.classes}
+    encoders = {of.name: PromptEncoder(of.artifact, of.model.encoder) for of in view.classes}
     requests = []
     for item in items(view):
         prompt = encoders[item.of.name].encode(item.row.fields, item.row.source, item.row.key)  # type: ignore[union-attr]

@@ -48,7 +48,7 @@ class Conversation:
 
     def error(self, message: str, number: int | None = None, cure: str | None = None) -> BakeError:
         """Return the error of this class, or of one of its messages."""
-        field = f"class.{self.name}" + ("" if number is None else f".message[{number}]")
+        field = f"class.{self.name}" + ("" if number is None else f".message[{number + 1}]")
         return BakeError(Problem(message, file=self.file, field=field, cure=cure))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,11 @@ class Document:
         from fafo_build.project.positions import places
 
         return places(self._text)
+
+    @property
+    def paths(self) -> Iterable[Path]:
+        """The path of every key and every value that the file has."""
+        return self._places.keys()
 
     def line_of_text(self, path: Path) -> int:
         """Return the 1-based line on which the text of the string at `path` begins."""

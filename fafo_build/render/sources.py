@@ -166,7 +166,7 @@ class _Gathering:
         )
         shown = self._class_lines[line - 1] if line else None
         column = shown.index(name) if shown else None
-        field_path = f"class.{self._class.name}.message[{number}].prompt"
+        field_path = f"class.{self._class.name}.message[{number + 1}].prompt"
         return Problem("", self._class.file, line, column, field_path, shown)
 
     def _prompt(self, name: str, named_at: Problem) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from pathlib import Path
+from typing import Any
 
 import click
 
@@ -21,7 +23,19 @@ from fafo_run.cli.store import store
 from fafo_run.cli.verify import verify
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Located(click.Group):
+    """Adds to every error where in the project's files its field stands."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FafoError as error:
+            from fafo_build.project.locate import located
+
+            raise located(error, Path(ctx.params["folder"])) from error
+
+
+@click.group(cls=_Located, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-C", "folder", metavar="DIR", default=".", help="The project's folder, or one inside it.")
 @click.version_option(package_name="fafo")
 @click.pass_context

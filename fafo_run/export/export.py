@@ -31,7 +31,7 @@ def export(view: View, reader: RunReader, out: Path, *, failures: bool) -> Expor
 
     Raises `DeclarationError` for an ending that is neither .jsonl nor .parquet, `SourceError`, `StoreError`.
     """
-    encoders = {of.name: PromptEncoder(of.artifact, of.model.tokenizer_json) for of in view.classes}
+    encoders = {of.name: PromptEncoder(of.artifact, of.model.encoder) for of in view.classes}
     written = failed = waiting = 0
     with open_writer(out) as writer:
         # A row that stands twice in its source is one item. Remembering what was written is only worth its

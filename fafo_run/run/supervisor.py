@@ -251,7 +251,7 @@ class Supervisor:
         )
 
     def _encoders(self) -> dict[str, PromptEncoder]:
-        return {of.name: PromptEncoder(of.artifact, of.model.tokenizer_json) for of in self._view.classes}
+        return {of.name: PromptEncoder(of.artifact, of.model.encoder) for of in self._view.classes}
 
     def _wanted(self) -> Callable[[QueuedItem], bool]:
         """Return which waiting items belong to this run: the filters hold for what an earlier run

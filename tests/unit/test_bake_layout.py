@@ -117,7 +117,7 @@ def test_a_chat_template_that_changes_the_text_is_refused(tmp_path: Path, conten
     (problem,) = caught.value.problems
     assert why in problem.message
     assert problem.file == "classes/exam.toml"
-    assert problem.field == "class.exam.message[1]"
+    assert problem.field == "class.exam.message[2]"
 
 
 def test_messages_without_holes_may_be_changed(tmp_path: Path) -> None:

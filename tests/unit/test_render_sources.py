@@ -46,7 +46,7 @@ def test_an_absent_prompt_is_named_where_it_is_declared(tmp_path: Path) -> None:
     write(tmp_path, {"prompts/examiner.md": "x"})
     (problem,) = problems(tmp_path, Message("system", prompt="examinr.md"))
     assert problem.render() == (
-        'classes/exam.toml:5:10: class.exam.message[0].prompt: there is no prompt "prompts/examinr.md"\n'
+        'classes/exam.toml:5:10: class.exam.message[1].prompt: there is no prompt "prompts/examinr.md"\n'
         '    prompt = "examinr.md"\n'
         "             ^\n"
         '  cure: did you mean "examiner.md"?'
