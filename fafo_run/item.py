@@ -144,6 +144,11 @@ class Output:
     expected_cached_tokens: int
     """What a perfect cache would have served: the ceiling of this item."""
 
+    @property
+    def is_empty(self) -> bool:
+        """True when there is no token but the one that ended the output."""
+        return len(self.ids) <= (self.finish_reason.type == "stop" and self.finish_reason.matched is not None)
+
 
 @frozen
 class Failure:

@@ -61,6 +61,8 @@ def _print(outcome: Outcome, *, quiet: bool) -> None:
 
     snapshot = outcome.snapshot
     parts = [f"{snapshot.completed} done", f"{snapshot.failed} failed"]
+    parts += [f"{count} ended by {name}" for name, count in snapshot.finish_reasons.items() if name != "stop"]
+    parts += [f"{snapshot.empty} empty"] if snapshot.empty else []
     if snapshot.before:
         parts.append(f"{snapshot.before} done before")
     if snapshot.left:

@@ -37,6 +37,9 @@ def _text(found: Status) -> str:
     for name, count in found.by_class.items():
         failed = f" · {count.failed} failed" if count.failed else ""
         lines.append(f"  {name}: {count.completed} done{failed}")
+    ends = [f"{count} by {name}" for name, count in found.finish_reasons.items()]
+    ends += [f"{found.empty} of them empty"] if found.empty else []
+    lines += [f"  ended: {', '.join(ends)}"] if ends else []
     lines.append(f"  queue: {found.queued} waiting, {found.in_flight} in flight")
     tokens = found.tokens
     if tokens.prompt:

@@ -37,6 +37,8 @@ class Part:
     """Items that aren't RETIRED, claimed ones included."""
     gaps: frozenset[int] = frozenset()
     """Offsets of damage that recovery has already put aside."""
+    aside: int = 0
+    """Of the live items, how many nobody wants in this run."""
     segment: OpenSegment | None = None
     """Set while the segment still grows."""
     position: int = HEADER_SIZE

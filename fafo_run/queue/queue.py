@@ -58,6 +58,7 @@ class Queue:
         self._claims = ClaimTable(lease)
         self._parts: dict[bytes, Part] = {}
         self._present: Route | None = None
+        self._wanted: Wanted = lambda _: True
         for segment in segments(self._disk, self._folder):
             file = File(self._disk, segment.path, write=True)
             header, _ = read_header(file)
@@ -95,10 +96,22 @@ class Queue:
                     part.live += 1
                     part.end = place.segment.writer.synced
 
+    def select(self, wanted: Wanted) -> None:
+        """Let the rest of this run see wanted items only; the others keep waiting for another run.
+
+        To be called at the start, before anything is claimed or appended: what is appended later is wanted.
+        Raises `StoreError` for an entry that can't be read.
+        """
+        with self._maintain, self._state:
+            self._check()
+            self._wanted = wanted
+            for part in self._parts.values():
+                part.aside = sum(not wanted(part.read(entry)) for entry in part.living())
+
     def depth(self) -> int:
-        """Return how many items wait or are handed out."""
+        """Return how many wanted items wait or are handed out."""
         with self._state:
-            return sum(part.live for part in self._parts.values())
+            return sum(part.live - part.aside for part in self._parts.values())
 
     def claimed(self) -> int:
         """Return how many items are handed out."""
@@ -110,18 +123,16 @@ class Queue:
         with self._maintain:
             return {entry.identity for part in self._listed() for entry in part.living()}
 
-    def claim(self, limit: int, wanted: Wanted = lambda _: True) -> list[Claim]:
+    def claim(self, limit: int) -> list[Claim]:
         """Hand out up to `limit` wanted items of one (model, artifact, lane); none when none waits.
 
-        What isn't wanted keeps waiting, and isn't looked at again before the queue is opened anew:
-        `wanted` is to
-        be the same throughout a run. One such group is drained before the next, and then the oldest
+        One such group is drained before the next, and then the oldest
         comes first. Raises `StoreError` when an entry can't be read; then nothing was handed out.
         """
         with self._state:
             self._check()
             for route in self._routes():
-                claims = self._claim_from(route, limit, wanted)
+                claims = self._claim_from(route, limit)
                 if claims:
                     self._present = route
                     return claims
@@ -240,14 +251,14 @@ class Queue:
         routes.sort(key=lambda route: route != self._present)
         return routes
 
-    def _claim_from(self, route: Route, limit: int, wanted: Wanted) -> list[Claim]:
+    def _claim_from(self, route: Route, limit: int) -> list[Claim]:
         chosen: list[tuple[Part, int, QueuedItem]] = []
         positions: list[tuple[Part, int]] = []
         parts = [part for part in self._parts.values() if part.route == route and part.position < part.end]
         for part in sorted(parts, key=lambda part: part.header.sequence):
             if len(chosen) >= limit:
                 break
-            found, position = part.choose(limit - len(chosen), self._claims, wanted)
+            found, position = part.choose(limit - len(chosen), self._claims, self._wanted)
             chosen += [(part, offset, item) for offset, item in found]
             positions.append((part, position))
         # Everything was read and checked; from here on only memory changes, so a refusal changes nothing.

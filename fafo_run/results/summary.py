@@ -40,7 +40,7 @@ class Counts:
     """Per output the smaller of cached and expected: a surplus of one never hides the lack of another."""
     output_tokens: int = 0
     empty_outputs: int = 0
-    """Outputs without a single id."""
+    """Outputs without a token but the one that ended them."""
     superseded: int = 0
     """Records that don't count any more: a failure whose item has an output now."""
     failures: Counter[str] = Factory(Counter)
@@ -118,7 +118,7 @@ class Tally:
                 counts.expected_cached_tokens += output.expected_cached_tokens
                 counts.credited_tokens += min(output.cached_tokens, output.expected_cached_tokens)
                 counts.output_tokens += len(output.ids)
-                counts.empty_outputs += not output.ids
+                counts.empty_outputs += output.is_empty
                 counts.finish_reasons[output.finish_reason.type] += 1
             case Failure() as failure:
                 counts.failures[failure.code.value] += 1

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from fafo_run.engines.base import Answer, Capabilities, Completion, Engine, Prefix, Request, Unavailable
-from fafo_run.item import Claim, Provenance, QueuedItem, Record
+from fafo_run.item import Claim, Provenance, Record
 from fafo_run.queue.queue import Queue
 from fafo_run.run import records
 from fafo_run.run.completer import Completer
@@ -36,18 +36,16 @@ class Dispatcher:
         state: RunState,
         patience: Patience,
         *,
-        wanted: Callable[[QueuedItem], bool],
         producing: Callable[[], bool],
     ) -> None:
         self._queue = queue
         self._engine = engine
         self._capabilities = capabilities
         self._classes = classes
-        """By name; every wanted item is of one of these, as it is baked now."""
+        """By name; every item that the queue hands out is of one of these, as it is baked now."""
         self._completer = completer
         self._state = state
         self._patience = patience
-        self._wanted = wanted
         self._producing = producing
         self.warmth = Warmth(engine)
         self._slots = asyncio.Semaphore(capabilities.concurrency)
@@ -87,7 +85,7 @@ class Dispatcher:
             more = self._producing() or self._state.in_flight > 0
             held_back = self._completer.backlog > Completer.BACKLOG
             if not held_back:
-                if claims := self._queue.claim(self._capabilities.batch, self._wanted):
+                if claims := self._queue.claim(self._capabilities.batch):
                     self._state.in_flight += len(claims)
                     return claims
                 if not more:

@@ -42,6 +42,10 @@ class Snapshot:
     expected_cached_tokens: int
     """The ceiling over the same items."""
     output_tokens: int
+    finish_reasons: Mapping[str, int]
+    """Outputs by what ended them: `stop`, `length`, or what the engine said."""
+    empty: int
+    """Outputs that have no token, or no other than the one that ended them."""
     rate: float
     """Finished items per second over the last minute; of this run alone, so that a resumed run's ETA
     is true.
@@ -115,6 +119,8 @@ class RunState:
     _completed: Counter[str] = field(factory=Counter)
     _failed: Counter[str] = field(factory=Counter)
     _tokens: Counter[str] = field(factory=Counter)
+    _finish_reasons: Counter[str] = field(factory=Counter)
+    _empty: int = 0
     _recent: deque[tuple[float, int]] = field(factory=deque)
     _lock: threading.Lock = field(factory=threading.Lock)
 
@@ -136,6 +142,8 @@ class RunState:
                     self._tokens["cached"] += record.outcome.cached_tokens
                     self._tokens["expected"] += record.outcome.expected_cached_tokens
                     self._tokens["output"] += len(record.outcome.ids)
+                    self._finish_reasons[record.outcome.finish_reason.type] += 1
+                    self._empty += record.outcome.is_empty
                 else:
                     self._failed[name] += 1
             self._recent.append((now, len(records)))
@@ -156,6 +164,8 @@ class RunState:
                 cached_tokens=self._tokens["cached"],
                 expected_cached_tokens=self._tokens["expected"],
                 output_tokens=self._tokens["output"],
+                finish_reasons=dict(self._finish_reasons),
+                empty=self._empty,
                 rate=recent / span,
                 notice=self.notice,
                 elapsed=now - self._began,

@@ -95,6 +95,8 @@ class Outcome:
             "cached_tokens": snapshot.cached_tokens,
             "ceiling_tokens": snapshot.expected_cached_tokens,
             "output_tokens": snapshot.output_tokens,
+            "finish_reasons": dict(snapshot.finish_reasons),
+            "empty": snapshot.empty,
             "hit_rate": snapshot.hit_rate,
             "ceiling": snapshot.ceiling,
             "seconds": snapshot.elapsed,
@@ -154,6 +156,7 @@ class Supervisor:
     ) -> Outcome:
         preflight.check(self._view, capabilities)
         superseded = store.queue.discard(lambda item: not self._view.is_current(item.provenance))
+        store.queue.select(self._wanted())
         started = Started(
             capabilities=capabilities,
             totals=totals,
@@ -171,7 +174,7 @@ class Supervisor:
         dispatcher = Dispatcher(
             store.queue, engine, capabilities, {of.name: of for of in self._view.classes},
             completer, state, Patience(self._view.project.run.attempts),
-            wanted=self._wanted(), producing=producer.is_alive,
+            producing=producer.is_alive,
         )  # fmt: skip
         progress = Progress(store.directory, capabilities, totals)
         completer.start()

@@ -5,6 +5,7 @@ progress.json.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,10 @@ class Status:
     superseded: int
     by_class: Mapping[str, Count]
     by_source: Mapping[str, Count]
+    finish_reasons: Mapping[str, int]
+    """Outputs by what ended them."""
+    empty: int
+    """Outputs without a token but the one that ended them."""
     servers: tuple[str, ...]
     tokens: Tokens
     rate: float | None
@@ -82,7 +87,8 @@ def status_of(view: View, folder: Path) -> Status:
         by_class = {of.name: Count() for of in view.classes}
         by_source = {source.name: Count() for source in view.sources}
         tokens = Tokens()
-        superseded = 0
+        finish_reasons: Counter[str] = Counter()
+        superseded = empty = 0
         for group, counts in reader.results.summary().groups.items():
             superseded += counts.superseded
             if not view.is_current(group):
@@ -91,6 +97,8 @@ def status_of(view: View, folder: Path) -> Status:
             for count in (by_class[group.class_name], by_source.setdefault(group.source, Count())):
                 count.completed += counts.outputs
                 count.failed += counts.failed
+            finish_reasons.update(counts.finish_reasons)
+            empty += counts.empty_outputs
             tokens.prompt += counts.prompt_tokens
             tokens.cached += counts.cached_tokens
             tokens.ceiling += counts.expected_cached_tokens
@@ -108,6 +116,8 @@ def status_of(view: View, folder: Path) -> Status:
             superseded=superseded,
             by_class=by_class,
             by_source=by_source,
+            finish_reasons=dict(finish_reasons),
+            empty=empty,
             servers=tuple(progress.get("servers", ())),
             tokens=tokens,
             rate=live.get("rate"),
@@ -128,6 +138,8 @@ def _new(view: View, folder: Path) -> Status:
         superseded=0,
         by_class={of.name: Count() for of in view.classes},
         by_source={source.name: Count() for source in view.sources},
+        finish_reasons={},
+        empty=0,
         servers=(),
         tokens=Tokens(),
         rate=None,

@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers import MAIN, exported, fafo, fafo_json, identities, kill, start, write_project
 
-ROWS = 8_000
+ROWS = 20_000
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def test_after_ten_kills_every_identity_is_there_exactly_once(project: Path) -> 
     killed = 0
     for _ in range(10):
         process = start(project, "run", "--quiet")
-        time.sleep(chance.uniform(0.4, 2.5))
+        time.sleep(chance.uniform(0.3, 1.4))
         if process.poll() is None:
             killed += 1
         kill(process)

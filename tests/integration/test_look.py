@@ -38,12 +38,13 @@ def test_status_has_the_keys_of_its_contract(done: Path) -> None:
     told = fafo_json(done, "status")
     assert list(told) == [
         "run", "status", "total", "queued", "in_flight", "completed", "failed", "superseded",
-        "by_class", "by_source", "servers", "tokens", "rate", "eta", "store",
+        "by_class", "by_source", "finish_reasons", "empty", "servers", "tokens", "rate", "eta", "store",
     ]  # fmt: skip
     assert told["status"] == "finished"
     assert (told["total"], told["completed"], told["queued"]) == (12, 12, 0)
     assert told["by_class"] == {"ask": {"completed": 12, "failed": 0}}
     assert told["by_source"] == {"facts": {"completed": 12, "failed": 0}}
+    assert sum(told["finish_reasons"].values()) == 12
     assert told["tokens"]["prompt"] == sum(row["prompt_tokens"] for row in exported(done))
     assert "finished · 12 of 12 items" in fafo(done, "status").stdout
 

@@ -194,6 +194,22 @@ def test_items_that_wait_for_an_older_prompt_are_taken_out(tmp_path: Path) -> No
     assert told["superseded"] > 0
 
 
+def test_a_queue_full_of_another_class_holds_nobody_up(tmp_path: Path) -> None:
+    tell = CLASS.replace("Ask one question", "Tell a story")
+    folder = write_project(tmp_path, 8_000, main=MANY, classes={"ask": CLASS, "tell": tell})
+    fafo(folder, "build", "--quiet")
+    process = start(folder, "run", "--quiet", "--class", "ask")
+    wait_for_results(folder)
+    process.send_signal(signal.SIGSTOP)
+    process.kill()
+    process.communicate()
+    waiting = fafo_json(folder, "status")["queued"]
+    assert waiting > 500, "too few wait to fill the queue up to its low mark"
+    assert fafo_json(folder, "run", "--class", "tell")["completed"] == 8_000
+    # Recovery takes out those whose record was there already.
+    assert 500 < fafo_json(folder, "status")["queued"] <= waiting
+
+
 def test_a_filter_leaves_what_an_earlier_run_queued_in_the_queue(tmp_path: Path) -> None:
     folder = write_project(tmp_path, 8_000, main=MANY)
     fafo(folder, "build", "--quiet")

@@ -142,6 +142,7 @@ def test_collecting_syncs_before_it_removes(directory, disk):
     queue = Queue(directory, segment_bytes=1)
     queue.append([item(1)])
     queue.append([item(2)])
+    assert queue.collect() == 0, "both are sealed now"
     queue.retire(queue.claim(1))
     disk.taken()
     assert queue.collect() == 1

@@ -44,7 +44,11 @@ def reopen(queue: Queue, directory: RunDirectory, *, clean: bool = False) -> Que
 
 
 def numbers(claims) -> list[int]:
-    return [int(claim.item.key.strip("ké")) for claim in claims]
+    return [number_of(claim.item) for claim in claims]
+
+
+def number_of(found) -> int:
+    return int(found.key.strip("ké"))
 
 
 def test_items_come_back_exactly(queue):
@@ -155,6 +159,36 @@ def test_rotation(directory, path):
     assert len(files) > 2
     assert all(look(file)[1].seal is not None for file in files[:-1])
     assert numbers(queue.claim(999)) == list(range(100))
+    queue.close(clean=False)
+
+
+def test_a_run_sees_only_what_it_selects_and_leaves_the_rest_waiting(directory):
+    queue = Queue(directory)
+    queue.append([item(number) for number in range(6)])
+    queue.close(clean=True)
+    queue = Queue(directory)
+    queue.select(lambda found: number_of(found) % 2 == 0)
+    assert queue.depth() == 3
+    queue.append([item(8)])
+    assert queue.depth() == 4
+    queue.release(queue.claim(2))
+    claims = queue.claim(99)
+    assert numbers(claims) == [0, 2, 4, 8]
+    queue.retire(claims)
+    assert queue.depth() == 0
+    assert queue.claim(99) == []
+    queue.close(clean=True)
+    again = Queue(directory)
+    assert numbers(again.claim(99)) == [1, 3, 5]
+    again.close(clean=False)
+
+
+def test_what_is_discarded_is_done_without_a_record(directory):
+    queue = Queue(directory)
+    queue.append([item(number) for number in range(6)])
+    assert queue.discard(lambda found: number_of(found) < 4) == 4
+    assert queue.depth() == 2
+    assert numbers(queue.claim(99)) == [4, 5]
     queue.close(clean=False)
 
 
