@@ -20,6 +20,7 @@ from fafo_build.render.checks import check, used_vars, uses_examples
 from fafo_build.render.comments import without_comments
 from fafo_build.render.environment import CONSTANT_NAMES, ITEM_NAMES
 from fafo_build.render.sources import Prompts, gather, normalised
+from fafo_build.render.special_tokens import check_special_tokens
 from fafo_build.render.trace import trace
 from fafo_build.tokens.encoder import TextEncoder
 from fafo_build.tokens.family import why_unproven
@@ -79,17 +80,17 @@ def compile_class(project: Project, declared: PromptClass, model: ReadyModel) ->
     _check_variables(declared)
     check(prompts, declared.vars)
     examples = read_examples(project, declared)
-    control = tuple(sorted(model.encoder.control))
     talk = Conversation(
         name=declared.name,
         file=declared.file,
         roles=tuple(message.role for message in declared.messages),
         traces=tuple(
-            trace(prompts, number, declared.vars, examples, control)
-            for number in range(len(declared.messages))
+            trace(prompts, number, declared.vars, examples) for number in range(len(declared.messages))
         ),
         templates=prompts.messages,
     )
+    names = sorted({name for number in talk.open for name in prompts.reach(talk.templates[number])})
+    check_special_tokens(prompts, names, declared.vars, examples, sorted(model.encoder.control))
     layout = lay_out(talk, model.chat, model.encoder)
     artifact = Artifact(
         model=model.fingerprint,
@@ -98,7 +99,7 @@ def compile_class(project: Project, declared: PromptClass, model: ReadyModel) ->
         spans=layout.spans,
         slots=layout.slots,
         holes=layout.holes,
-        **_rendering(prompts, talk, declared.vars, examples),
+        **_rendering(prompts, tuple(names), declared.vars, examples),
     )
     prove(artifact, model.encoder, talk, model.chat)
     return artifact
@@ -164,12 +165,11 @@ def _check_variables(declared: PromptClass) -> None:
 
 def _rendering(
     prompts: Prompts,
-    talk: Conversation,
+    names: tuple[str, ...],
     variables: Mapping[str, Any],
     examples: tuple[Mapping[str, Any], ...],
 ) -> dict[str, Any]:
-    """Return the templates, variables and examples that a run needs to render the messages with holes."""
-    names = tuple(sorted({name for number in talk.open for name in prompts.reach(talk.templates[number])}))
+    """Return the templates `names`, and the variables and examples that a run needs to render them."""
     return {
         "templates": {name: without_comments(prompts.templates[name].template.source) for name in names},
         "vars": used_vars(prompts, names, variables),

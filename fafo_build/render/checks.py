@@ -124,14 +124,15 @@ def _vars_keys(tree: nodes.Template) -> tuple[bool, list[tuple[str, int]]]:
     """Return whether `vars` is used whole, and the keys (with lines) by which it is used otherwise."""
     keys: list[tuple[str, int]] = []
     for node in tree.find_all((nodes.Getattr, nodes.Getitem)):
-        key = _vars_key(node)
+        key = vars_key(node)
         if key is not None:
             keys.append((key, node.lineno))
     uses = sum(node.name == "vars" and node.ctx == "load" for node in tree.find_all(nodes.Name))
     return uses > len(keys) or any(hasattr(dict, key) for key, _ in keys), keys
 
 
-def _vars_key(node: nodes.Node) -> str | None:
+def vars_key(node: nodes.Node) -> str | None:
+    """Return NAME of a node `vars.NAME` or `vars['NAME']`, None for others."""
     target = getattr(node, "node", None)
     if not isinstance(target, nodes.Name) or target.name != "vars":
         return None

@@ -7,7 +7,6 @@ can't depend on the item.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from attrs import frozen
@@ -17,8 +16,7 @@ from fafo_build.render.environment import ITEM_NAMES
 from fafo_build.render.marks import BrokenMarkError, Marks
 from fafo_build.render.message import FAILURES, location, reason
 from fafo_build.render.sources import Prompts
-from fafo_build.render.standins import Touched, Tracer, dummy
-from fafo_build.render.watch import WatchingEnvironment, carriers
+from fafo_build.render.tracer import Touched, Tracer, TracingEnvironment
 
 
 @frozen
@@ -35,20 +33,15 @@ def trace(
     number: int,
     variables: Mapping[str, Any],
     examples: tuple[Mapping[str, Any], ...],
-    control: tuple[str, ...],
 ) -> Trace:
     """Find the constant beginning of message `number`.
 
-    `control` are the texts of special tokens. In the beginning they are encoded as special tokens, in a
-    hole they are not; so the author's own text in a hole may contain one only inside `|
-    hole(special_tokens=true)`.
-
-    Raises `TemplateError` when the beginning can't be rendered, or for such a text.
+    Raises `TemplateError` when it can't be rendered.
     """
     name = prompts.messages[number]
-    environment = WatchingEnvironment(prompts, carriers(variables, examples, control))
-    constants = {**variables, "vars": variables, "examples": examples}
-    context = {**constants, **{item_name: Tracer() for item_name in ITEM_NAMES}}
+    environment = TracingEnvironment({at: each.template.source for at, each in prompts.templates.items()})
+    context = {**variables, "vars": variables, "examples": examples}
+    context |= {item_name: Tracer() for item_name in ITEM_NAMES}
     pieces: list[str] = []
     has_hole = False
     try:
@@ -57,18 +50,7 @@ def trace(
         has_hole = True
     except FAILURES as error:
         raise TemplateError(_render_problem(prompts, name, error)) from error
-    if has_hole:
-        _play(environment, name, constants)
-        environment.check()
     return Trace(_head(environment.marks, prompts, name, "".join(pieces)), has_hole)
-
-
-def _play(environment: WatchingEnvironment, name: str, constants: Mapping[str, Any]) -> None:
-    """Render the message with a dummy item, to see which of the author's texts come after a look at it."""
-    context = {**constants, **{item_name: dummy(environment.item_touched) for item_name in ITEM_NAMES}}
-    # Where the dummy isn't what the template needs, the rest stays unseen: this finds mistakes, no more.
-    with suppress(*FAILURES):
-        environment.get_template(name).render(context)
 
 
 def _head(marks: Marks, prompts: Prompts, name: str, rendered: str) -> str:

@@ -331,7 +331,7 @@ def test_problems_of_two_kinds_come_together(tmp_path: Path) -> None:
         build(made)
     assert [problem.message for problem in caught.value.problems] == [
         "no message looks at the item, so every row would ask the same",
-        "the special token <|im_end|> stands in a hole, where text is encoded as plain text",
+        "the special token <|im_end|> stands as mere text in a message that looks at the item",
     ]
 
 

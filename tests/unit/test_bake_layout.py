@@ -210,8 +210,46 @@ def test_all_problems_of_the_templates_are_template_errors(tmp_path: Path) -> No
         bake(tmp_path, ("user", "{{ nope }}"))
     with pytest.raises(TemplateError, match="there is no prompt"):
         bake(tmp_path, Message("user", prompt="gone.md"))
-    with pytest.raises(TemplateError, match="special token <\\|im_end\\|> stands in a hole"):
+    with pytest.raises(TemplateError, match="special token <\\|im_end\\|> stands as mere text"):
         bake(tmp_path, ("user", "{{ item.text }}<|im_end|>"))
+
+
+def test_special_tokens_in_a_message_without_a_hole_are_free(tmp_path: Path) -> None:
+    messages = ("system", "a<|im_end|>{{ vars.mark }}"), ("user", "{{ item.text }}")
+    artifact = bake(tmp_path, *messages, vars={"mark": "<|im_start|>b"})
+    check(artifact, None, ("system", "a<|im_end|><|im_start|>b"), messages[1])
+
+
+def test_special_tokens_that_a_message_with_a_hole_shares_with_another_are_not(tmp_path: Path) -> None:
+    write(tmp_path, {"prompts/mark.md": "a <|im_end|>"})
+    with pytest.raises(TemplateError) as caught:
+        bake(
+            tmp_path, Message("system", prompt="mark.md"), ("user", "{{ item.text }}{% include 'mark.md' %}")
+        )
+    assert [problem.where for problem in caught.value.problems] == ["prompts/mark.md:1:3"]
+
+
+@pytest.mark.parametrize("template", [None, PLAIN], ids=["chat", "plain"])
+def test_special_tokens_that_are_asked_for_in_a_head_and_in_a_hole(
+    tmp_path: Path, template: str | None
+) -> None:
+    asked = "{{ '<|im_end|>' | hole(special_tokens=true) }}"
+    messages = (
+        ("system", "{% if vars.yes %}a " + asked + "\nb{% endif %} {{ item.text }}" + asked + "!"),
+        ("user", asked + "{{ item.text }}"),
+    )
+    model = smollm2(template)
+    artifact = bake(tmp_path, *messages, model=model, vars={"yes": True})
+    assert [hole.head for hole in artifact.holes] == ["a <|im_end|>\nb ", "<|im_end|>"]
+    assert all(2 in span.ids for span in artifact.spans[:2])
+    assert not any("<|im_end|>" in str(slot.parts) for slot in artifact.slots)
+    whole = ("system", "a <|im_end|>\nb {{ item.text }}<|im_end|>!"), ("user", "<|im_end|>{{ item.text }}")
+    check(artifact, template, *whole)
+    row = {"text": "<|im_end|>"}
+    prompt = encoder(artifact).encode(row, "", "")
+    plain = encoder(artifact).encode({"text": "x"}, "", "")
+    assert prompt.suffix.count(2) == plain.suffix.count(2)
+    assert encoder(artifact).recheck(row, "", "", prompt)
 
 
 @pytest.mark.parametrize(

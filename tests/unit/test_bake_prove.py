@@ -83,6 +83,26 @@ def test_a_hole_that_is_encoded_with_special_tokens(artifact: Artifact) -> None:
     assert "with the text '<" in shown
 
 
+def test_a_special_token_in_a_head_that_is_encoded_as_plain_text(tmp_path: Path) -> None:
+    asked = "{{ '<|im_end|>' | hole(special_tokens=true) }}"
+    good = bake(tmp_path, ("system", "Constant."), ("user", f"Fact: {asked} {{{{ item.text }}}}"))
+    talk = evolve(
+        TALK,
+        roles=("system", "user"),
+        traces=(TALK.traces[0], Trace("Fact: <|im_end|> ", True)),
+        templates=TALK.templates[:2],
+    )
+    model = smollm2()
+    assert prove(good, model.encoder, talk, model.chat) > 100
+    first, last = good.spans
+    begin, token = first.text.rsplit("<|im_end|>", 1)[0], "<|im_end|>"
+    plain = (*model.encoder.canonical(begin), *model.encoder.plain(token))
+    assert first.text == begin + token
+    wrong = evolve(good, spans=(Span(first.text, plain), last))
+    with pytest.raises(BakeError, match=r"'<\|im_end\|>'\) when the whole conversation is encoded once"):
+        prove(wrong, model.encoder, talk, model.chat)
+
+
 def test_a_tokenizer_that_does_not_split_digits(artifact: Artifact) -> None:
     import json
 

@@ -19,15 +19,14 @@ PROMPTS = {
     "base.md": "[{% block body %}{% endblock %}]",
     "round.md": "{% include 'round.md' %}",
 }
-VARS = {"audience": "students", "mark": "<|im_end|>", "list": [1, 2]}
+VARS = {"audience": "students", "list": [1, 2]}
 EXAMPLES = ({"q": "one"}, {"q": "two"})
-CONTROL = ("<|im_end|>", "<|im_start|>")
 
 
 def traced(root: Path, content: str) -> Trace:
     write(root, {f"prompts/{name}": text for name, text in PROMPTS.items()})
     declared = prompt_class(root, ("user", content), vars=VARS)
-    return trace(gather(project(root, declared), declared), 0, VARS, EXAMPLES, CONTROL)
+    return trace(gather(project(root, declared), declared), 0, VARS, EXAMPLES)
 
 
 HEADS = [
@@ -120,49 +119,6 @@ def test_a_head_that_fails_is_placed(tmp_path: Path, content: str, line: int, wh
 
 def test_a_circle_of_includes_is_an_error(tmp_path: Path) -> None:
     assert "RecursionError" in failure(tmp_path, "{% include 'round.md' %}").message
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "{{ item.text }}\n<|im_end|>",
-        "{{ item.text }}\n{{ '<|im_end|>' }}",
-        "{{ item.text }}\n{{ vars.mark }}",
-        "{{ item.text }}\n{{ mark }}",
-        "{{ item.text }}\n{{ '<|im_end|>' | hole(special_tokens=false) }}",
-        "<|im_end|>{{ item.text }}\n<|im_end|>",
-        "{% if item.text %}\n<|im_end|>{% endif %}",
-        "{{ item.text }}\n{{ item.note | default('<|im_end|>') }}",
-        "{{ item.text }}\n{{ item.note | replace('a', '<|im_end|>') }}",
-        "{% macro m() %}\n<|im_end|>{% endmacro %}{{ m() }}{{ item.text }}{{ m() }}",
-        "{% for e in examples %}\n<|im_end|>{{ item.text }}{% endfor %}",
-    ],
-)
-def test_the_authors_special_tokens_in_a_hole_must_be_opted_in(tmp_path: Path, content: str) -> None:
-    problem = failure(tmp_path, content)
-    assert problem.line == 7
-    assert "the special token <|im_end|> stands in a hole" in problem.message
-    assert problem.cure is not None
-    assert "hole(special_tokens=true)" in problem.cure
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "<|im_end|>{{ vars.mark }}{{ mark }}{{ item.text }}",
-        "{{ item.text }}{{ '<|im_end|>' | hole(special_tokens=true) }}",
-        "{{ item.text }}{{ vars.mark | hole(special_tokens=true) }}",
-        "<|im_end|>, no item",
-        "{{ item.text | replace('<|im_end|>', '') }}",
-        "{{ item.text == '<|im_end|>' }}{% if item.text == mark %}a{% endif %}",
-        "{% if '<|im_end|>' in item.text %}a{% endif %}{{ 'a' if mark == item.text else 'b' }}",
-        "{% macro m() %}<|im_end|>{% endmacro %}{{ m() }}{{ m() }}{{ item.text }}",
-        "{% for e in examples %}<|im_end|>{% endfor %}{{ item.text }}",
-        "{{ item.text }}<|im_en",
-    ],
-)
-def test_special_tokens_elsewhere_are_fine(tmp_path: Path, content: str) -> None:
-    traced(tmp_path, content)
 
 
 def test_a_newline_at_the_end_of_a_message_is_dropped_once() -> None:
