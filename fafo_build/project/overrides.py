@@ -9,8 +9,10 @@ from typing import Any
 from attrs import frozen
 
 from fafo_build.errors import Problem
-from fafo_build.project.values import Path, listed
+from fafo_build.project.values import Path, listed, nearest
 
+_OURS = ("FAFO_ENGINE", "FAFO_SOURCE")
+"""How variables begin that can only be meant for a project's keys; other FAFO_ names are left alone."""
 ENGINE_URLS = "FAFO_ENGINE_URLS"
 _SOURCE_URL = re.compile(r"FAFO_SOURCE_(.+)_URL")
 
@@ -40,7 +42,8 @@ def apply(table: Mapping[str, Any], env: Mapping[str, str]) -> Overridden:
 
     `FAFO_ENGINE_URLS` (separated by commas) is for the only engine of kind `sglang`, or of several for the
     one called `default`. `FAFO_SOURCE_NAME_URL` is for the source of that name, in capitals, with `_` for
-    what isn't a letter or a digit. A variable that fits nothing is a problem, not a silence.
+    what isn't a letter or a digit. A variable that fits nothing, or one that only begins like these, is a
+    problem, not a silence.
     """
     new = dict(table)
     origin: dict[Path, str] = {}
@@ -51,17 +54,22 @@ def apply(table: Mapping[str, Any], env: Mapping[str, str]) -> Overridden:
         else:
             paths, candidates = _sources(table, variable), "a source"
         if len(paths) != 1:
-            problems.append(_misfit(variable, candidates, paths))
+            problems.append(_misfit(variable, candidates, paths, table))
             continue
         value = env[variable]
         urls = [url.strip() for url in value.split(",") if url.strip()]
         key = "urls" if variable == ENGINE_URLS else "url"
         new = _with(new, (*paths[0], key), urls if key == "urls" else value)
         origin[(*paths[0], key)] = variable
+    problems += (
+        Problem("there is no such environment variable", field=variable, cure=_meant(variable, table))
+        for variable in sorted(set(env) - set(active(env)))
+        if variable.startswith(_OURS) and env[variable].strip()
+    )
     return Overridden(new, origin, tuple(problems))
 
 
-def _misfit(variable: str, candidates: str, paths: list[Path]) -> Problem:
+def _misfit(variable: str, candidates: str, paths: list[Path], table: Mapping[str, Any]) -> Problem:
     if paths:
         names = listed(".".join(map(str, path)) for path in paths)
         return Problem(
@@ -70,8 +78,24 @@ def _misfit(variable: str, candidates: str, paths: list[Path]) -> Problem:
     return Problem(
         f"the environment variable is set, and the project doesn't have {candidates} that it fits",
         field=variable,
-        cure=f"unset it (`unset {variable}`), or check its name",
+        cure=_meant(variable, table),
     )
+
+
+def _meant(variable: str, table: Mapping[str, Any]) -> str:
+    """Return the cure for a variable that isn't known: the one that is meant, or none."""
+    known = [ENGINE_URLS] if _engines(table) else []
+    sources = table.get("source")
+    known += (
+        source_variable(str(source.get("name")))
+        for source in (sources if isinstance(sources, list) else ())
+        if isinstance(source, Mapping) and source.get("type") == "sql"
+    )
+    near = nearest(variable, (name for name in known if name[: len(_OURS[0])] == variable[: len(_OURS[0])]))
+    if near is not None:
+        return f"did you mean {near}? if not, unset it: `unset {variable}`"
+    fits = f"what this project takes is {listed(known)}" if known else "this project takes none"
+    return f"unset it (`unset {variable}`): {fits}"
 
 
 def _engines(table: Mapping[str, Any]) -> list[Path]:

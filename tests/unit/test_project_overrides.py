@@ -58,6 +58,44 @@ def test_a_variable_that_fits_nothing_is_no_silence(name: str, tmp_path: Path) -
     assert shown.startswith(f"{name}: the environment variable is set, and the project doesn't have ")
 
 
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [
+        ("FAFO_ENGINE_URL", "did you mean FAFO_ENGINE_URLS? if not, unset it: `unset FAFO_ENGINE_URL`"),
+        ("FAFO_SOURCES_COUNTRIES_URL", "did you mean FAFO_SOURCE_COUNTRIES_URL? if not, unset it"),
+        ("FAFO_SOURCE_CONTRIES_URL", "did you mean FAFO_SOURCE_COUNTRIES_URL? if not, unset it"),
+        ("FAFO_SOURCE_COUNTRIES", "did you mean FAFO_SOURCE_COUNTRIES_URL? if not, unset it"),
+        (
+            "FAFO_ENGINE",
+            "unset it (`unset FAFO_ENGINE`): what this project takes is FAFO_ENGINE_URLS and "
+            "FAFO_SOURCE_COUNTRIES_URL",
+        ),
+    ],
+)
+def test_a_misspelt_variable_is_refused_with_the_one_that_is_meant(
+    name: str, cure: str, tmp_path: Path
+) -> None:
+    main = change(MAIN, '[engine]\nkind = "transformers"', SERVER + '\nurls = "http://a:1"')
+    shown = problems(write(tmp_path, main), {name: "http://a:1"})
+    assert shown.startswith(f"{name}: ")
+    assert f"  cure: {cure}" in shown
+    assert shown.count("cure: ") == 1
+    assert problems(tmp_path, {name: ""}) == ""
+
+
+def test_without_a_server_and_a_database_no_variable_is_offered(tmp_path: Path) -> None:
+    shown = problems(write(tmp_path), {"FAFO_ENGINE_TOKEN": "secret"})
+    assert "there is no such environment variable" in shown
+    assert "FAFO_ENGINE_URLS" not in shown
+    assert "secret" not in shown
+
+
+def test_other_variables_that_begin_with_fafo_are_left_alone(tmp_path: Path) -> None:
+    assert (
+        problems(write(tmp_path), {"FAFO_CACHE": "x", "FAFO_SGLANG_VENV": "x", "FAFO_ENGIN_URLS": "x"}) == ""
+    )
+
+
 def test_a_variable_that_fits_two_sources(tmp_path: Path) -> None:
     other = 'name = "COUNTRIES"\ntype = "sql"\nurl = "sqlite:///c.db"\nquery = "q"\nkey = "k"'
     again = f"[[source]]\n{other}\n[run]"
