@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 _BOM = b"\xef\xbb\xbf"
 _WHERE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+
+_HEAD = re.compile(r"\s*\[\[?\s*(?P<name>[^\[\]#]+?)\s*\]")
+_SEVERAL = ("source", "message")
+"""Tables of which a file may have many."""
 
 
 class Document:
@@ -137,14 +141,28 @@ def _syntax(error: tomllib.TOMLDecodeError, text: str, file: str) -> Problem:
         line = len(text.rstrip("\n").split("\n"))
         column = len(lines[line - 1]) + 1
     message = said[: found.start()] if found else said
-    return Problem(
-        f"not TOML: {message[:1].lower()}{message[1:]}",
-        file=file,
-        line=line,
-        column=column,
-        source_line=lines[line - 1],
-        cure=_syntax_cure(lines[line - 1]),
+    shown = f"not TOML: {message[:1].lower()}{message[1:]}", _syntax_cure(lines[line - 1])
+    twice = _head_twice(lines, line)
+    if twice is not None:
+        shown, column = twice, 1
+    return Problem(shown[0], file=file, line=line, column=column, source_line=lines[line - 1], cure=shown[1])
+
+
+def _head_twice(lines: Sequence[str], line: int) -> tuple[str, str] | None:
+    """Return message and cure where the head of a table on a 1-based line stands further up too."""
+    head = _HEAD.match(lines[line - 1])
+    above = [_HEAD.match(other) for other in lines[: line - 1]] if head else []
+    first = next(
+        (number for number, other in enumerate(above, 1) if head and other and other["name"] == head["name"]),
+        None,
     )
+    if head is None or first is None:
+        return None
+    name = head["name"]
+    cure = f"put all keys of [{name}] under one head"
+    if name in _SEVERAL:
+        cure = f"write double brackets, each time: [[{name}]]"
+    return f"[{name}] stands on line {first} already, and a table has one head", cure
 
 
 def _syntax_cure(line: str) -> str:

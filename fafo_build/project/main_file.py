@@ -12,7 +12,7 @@ from fafo_build.project.declaration import Engine, Model, ProjectTable, Run, Sou
 from fafo_build.project.document import Document
 from fafo_build.project.overrides import apply
 from fafo_build.project.report import Report
-from fafo_build.project.structure import Complaint, given, structure, unknown_table
+from fafo_build.project.structure import Complaint, given, meant_table, structure, unknown_table
 from fafo_build.project.values import Path, describe
 
 Noun = TypeVar("Noun")
@@ -22,7 +22,10 @@ _TABLES = ("project", "model", "models", "engine", "engines", "source", "run", "
 
 @frozen
 class Names:
-    """What classes may refer to: the names as they are written, whatever is wrong below them."""
+    """What classes may refer to: the names as they are written, whatever is wrong below them.
+
+    An empty one means that the names can't be known, as where a table's head is misspelt.
+    """
 
     models: tuple[str, ...]
     engines: tuple[str, ...]
@@ -49,24 +52,33 @@ def read_main_file(document: Document, env: Mapping[str, str], report: Report) -
     complaints: list[Complaint] = []
     table = overridden.table
 
+    misspelt = _misspelt(table)
+
     def one(key: str, noun: type[Noun]) -> Noun | None:
         made, wrong = structure(table.get(key, {}), noun, (key,))
-        complaints.extend(wrong)
+        complaints.extend(() if key in misspelt and key not in table else wrong)
         return made
 
     complaints.extend(_unknown_tables(table))
     project = one("project", ProjectTable)
     models = _structured(_named(table, "model", complaints), Model, complaints)
-    if "model" not in table and not table.get("models"):
+    if "model" not in table and not table.get("models") and not misspelt & {"model", "models"}:
         complaints.append(Complaint((), "there is no [model]", 'add [model] with path = "..."', "table"))
     engine_tables = _named(table, "engine", complaints)
     if "engine" not in table and not table.get("engines"):
         engine_tables["default"] = (("engine",), {})
     engines = _structured(engine_tables, Engine, complaints)
-    sources = _sources(table, complaints)
+    sources = _sources(table, complaints, misspelt)
     run, verify = one("run", Run), one("verify", Verify)
     report.add(document, complaints, origin=overridden.origin)
-    names = Names(tuple(models), tuple(engines), tuple(sources))
+    written = table.get("source")
+    whole = isinstance(written, list) and len(sources) == len(written)
+    # Below a misspelt head or a wrong name stands what classes may rightly refer to: better no check then.
+    names = Names(
+        tuple(models) if not misspelt & {"model", "models"} else (),
+        tuple(engines) if not misspelt & {"engine", "engines"} else (),
+        tuple(sources) if whole else (),
+    )
     return MainFile(
         project=project,
         models=_made(models),
@@ -82,6 +94,12 @@ def _unknown_tables(table: Mapping[str, Any]) -> Iterator[Complaint]:
     for key in table:
         if key not in _TABLES:
             yield Complaint((key,), "there is no such key", unknown_table(key, _TABLES), "key")
+
+
+def _misspelt(table: Mapping[str, Any]) -> set[str]:
+    """Return the tables that are there under a wrong name: that they are missing too is no news."""
+    meant = {meant_table(key, _TABLES) for key in table if key not in _TABLES}
+    return {key for key in meant if key is not None}
 
 
 def _made(found: Mapping[str, Noun | None]) -> dict[str, Noun]:
@@ -133,7 +151,9 @@ def _structured(
     return found
 
 
-def _sources(table: Mapping[str, Any], complaints: list[Complaint]) -> dict[str, Source | None]:
+def _sources(
+    table: Mapping[str, Any], complaints: list[Complaint], misspelt: set[str]
+) -> dict[str, Source | None]:
     written = table.get("source", [])
     found: dict[str, Source | None] = {}
     if not isinstance(written, list):
@@ -141,7 +161,7 @@ def _sources(table: Mapping[str, Any], complaints: list[Complaint]) -> dict[str,
         message = f"expected a list of tables, got {describe(written)}"
         complaints.append(Complaint(("source",), message, cure, "key"))
         return found
-    if not written:
+    if not written and "source" not in misspelt:
         cure = "add a [[source]] with name, type and key"
         complaints.append(Complaint((), "there is no [[source]]", cure, "table"))
     first: dict[str, int] = {}
@@ -149,7 +169,7 @@ def _sources(table: Mapping[str, Any], complaints: list[Complaint]) -> dict[str,
         source, wrong = structure(inner, Source, ("source", index))
         complaints.extend(wrong)
         name = inner.get("name") if isinstance(inner, Mapping) else None
-        if not isinstance(name, str):
+        if not isinstance(name, str) or not NAME.fullmatch(name):
             continue
         if name in first:
             message = f"source {first[name] + 1} of this file is called {describe(name)} too"

@@ -69,7 +69,10 @@ def _source(table: Mapping[str, Any]) -> Iterator[MistakeError]:
     for key in _SOURCE_NEEDS[kind]:
         if key not in table:
             yield MistakeError(
-                f'a source of type "{kind}" needs {key}', cure=_EXAMPLES[kind, key], at="table"
+                f'a source of type "{kind}" needs {key}',
+                cure=_EXAMPLES[kind, key],
+                at="table",
+                lacks=(key,),
             )
     paths = table.get("path")
     if kind == "dataset" and isinstance(paths, list) and len(paths) > 1:
@@ -96,6 +99,7 @@ def _engine(table: Mapping[str, Any]) -> Iterator[MistakeError]:
                 'an engine of kind "sglang" needs the URL of its server',
                 cure='add a line such as: urls = ["http://127.0.0.1:30000"], or set FAFO_ENGINE_URLS',
                 at="table",
+                lacks=("urls",),
             )
         return
     if kind not in ("transformers", "fake"):
@@ -137,12 +141,21 @@ def _message(table: Mapping[str, Any]) -> Iterator[MistakeError]:
             "a message needs prompt or content",
             cure='add prompt = "NAME.md", a file in the prompts folder, or content = "text"',
             at="table",
+            lacks=("prompt", "content"),
         )
 
 
 def _class(table: Mapping[str, Any]) -> Iterator[MistakeError]:
     if table.get("message") == []:
         yield MistakeError("a class needs at least one message", cure="add a [[message]]", path=("message",))
+    messages = table.get("message")
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    if isinstance(last, Mapping) and last.get("role") == "assistant":
+        yield MistakeError(
+            "the last message is the assistant's, and a model can't go on with it in this version (prefill)",
+            cure="end with a user message; it may ask for an answer that begins like that",
+            path=("message", len(messages or ()) - 1, "role"),
+        )
 
 
 RULES: Mapping[type, Rule] = {

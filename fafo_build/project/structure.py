@@ -176,8 +176,11 @@ def _complaints(error: Exception, path: Path, noun: type) -> Iterator[Complaint]
     if isinstance(error, ClassValidationError):
         noted, others = error.group_exceptions()
         names = _KEYS.get(error.cl, {})
+        misspelt = _misspelt(others, error.cl)
         for inner, attribute in noted:
             key = names.get(attribute.name, attribute.name)
+            if isinstance(inner, KeyError) and key in misspelt:
+                continue
             if isinstance(inner, KeyError):
                 yield Complaint(path, f"{key} is missing", rules.MISSING[error.cl, attribute.name], "table")
             else:
@@ -188,7 +191,8 @@ def _complaints(error: Exception, path: Path, noun: type) -> Iterator[Complaint]
                         else attrs.evolve(complaint, cure=_default(attribute.name, error.cl))
                     )
         for inner in others:
-            yield from _complaints(inner, path, error.cl)
+            if not (isinstance(inner, MistakeError) and misspelt.intersection(inner.lacks)):
+                yield from _complaints(inner, path, error.cl)
     elif isinstance(error, IterableValidationError):
         for inner, element in error.group_exceptions()[0]:
             yield from _complaints(inner, (*path, element.index), noun)
@@ -199,6 +203,15 @@ def _complaints(error: Exception, path: Path, noun: type) -> Iterator[Complaint]
         yield Complaint((*path, *error.path), error.message, error.cure, error.at)
     else:
         raise error
+
+
+def _misspelt(errors: Sequence[Exception], noun: type) -> set[str]:
+    """Return the keys that are there under a wrong name: that they are missing too is no news."""
+    unknown_keys = (
+        key for error in errors if isinstance(error, ForbiddenExtraKeysError) for key in error.extra_fields
+    )
+    meant = (values.nearest(key, keys_of(noun)) for key in unknown_keys if _hint(key, noun) is None)
+    return {key for key in meant if key is not None}
 
 
 def _default(name: str, noun: type) -> str:
@@ -214,6 +227,11 @@ def _default(name: str, noun: type) -> str:
 
 def unknown(key: str, noun: type) -> str:
     """Return the cure for a key that a table of this noun doesn't have."""
+    return _hint(key, noun) or values.did_you_mean(key, keys_of(noun), what="the keys here")
+
+
+def _hint(key: str, noun: type) -> str | None:
+    """Return what is known of a key that this noun doesn't have, None where it may be misspelt."""
     hint = rules.HINTS.get((noun, key))
     if hint is not None:
         return hint
@@ -224,16 +242,21 @@ def unknown(key: str, noun: type) -> str:
         for other, place in home.items()
         if other is not noun and key in keys_of(other)
     ]
-    if elsewhere:
-        return f"{key} belongs {elsewhere[0]}"
-    return values.did_you_mean(key, keys_of(noun), what="the keys here")
+    return f"{key} belongs {elsewhere[0]}" if elsewhere else None
+
+
+def meant_table(key: str, tables: Sequence[str]) -> str | None:
+    """Return the table of `fafo.toml` that a wrong head probably means, None if it means none of them."""
+    if key in rules.TABLE_HINTS:
+        return "source" if key == "sources" else None
+    return values.nearest(key, tables)
 
 
 def unknown_table(key: str, tables: Sequence[str]) -> str:
     """Return the cure for a key at the top of `fafo.toml`, which has only tables there."""
     if key in rules.TABLE_HINTS:
         return rules.TABLE_HINTS[key]
-    near = values.nearest(key, tables)
+    near = meant_table(key, tables)
     if near is not None:
         return f"did you mean {near}?"
     for other, place in rules.HOMES[1].items():

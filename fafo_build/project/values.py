@@ -33,12 +33,22 @@ _LONGEST_SHOWN = 40
 class MistakeError(Exception):
     """A value that its key can't have, relative to the table or the value that is being read."""
 
-    def __init__(self, message: str, *, cure: str | None = None, path: Path = (), at: At = "value") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        cure: str | None = None,
+        path: Path = (),
+        at: At = "value",
+        lacks: tuple[str, ...] = (),
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.cure = cure
         self.path = path
         self.at: At = at
+        self.lacks = lacks
+        """The keys of which one isn't there, where that is the mistake."""
 
 
 def describe(value: Any) -> str:

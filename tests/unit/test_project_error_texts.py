@@ -60,6 +60,17 @@ CASES: dict[str, dict[str, str | bytes]] = {
     "both_model_and_models": main("[engine]", '[models.big]\npath = "b"\n\n[engine]'),
     "syntax": main('name = "probes"', "name = probes"),
     "syntax_twice": main('name = "probes"', 'name = "probes"\nname = "again"'),
+    "table_twice": main("[verify]", "[run] # again"),
+    "message_twice_single_brackets": {
+        "exam": 'sources = ["elements"]\n[message]\nrole = "user"\n[message]\nrole = "user"\n'
+    },
+    "message_misspelt": {"exam": EXAM.replace("[[message]]", "[[messages]]")},
+    "keys_misspelt": {
+        "main": change(change(MAIN, "[model]", "[modle]"), 'path = "data', 'paht = "data'),
+        "exam": change(EXAM, 'prompt = "', 'promt = "'),
+    },
+    "source_name": main('name = "elements"', 'name = "my elements"'),
+    "last_message": {"exam": EXAM.replace('"user"', '"assistant"')},
     "syntax_end": main("min_hit_rate = 0.99", "min_hit_rate = [0.99,"),
     "bom": {"main": b"\xef\xbb\xbf" + MAIN.encode()},
     "latin_1": {"exam": change(EXAM, "first-year", "première année").encode("latin-1")},

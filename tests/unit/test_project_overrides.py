@@ -66,9 +66,9 @@ def test_a_variable_that_fits_nothing_is_no_silence(name: str, tmp_path: Path) -
         ("FAFO_SOURCE_CONTRIES_URL", "did you mean FAFO_SOURCE_COUNTRIES_URL? if not, unset it"),
         ("FAFO_SOURCE_COUNTRIES", "did you mean FAFO_SOURCE_COUNTRIES_URL? if not, unset it"),
         (
-            "FAFO_ENGINE",
-            "unset it (`unset FAFO_ENGINE`): what this project takes is FAFO_ENGINE_URLS and "
-            "FAFO_SOURCE_COUNTRIES_URL",
+            "FAFO_ENGINE_TOKEN_OF_MY_SERVER",
+            "unset it (`unset FAFO_ENGINE_TOKEN_OF_MY_SERVER`): what this project takes is "
+            "FAFO_ENGINE_URLS and FAFO_SOURCE_COUNTRIES_URL",
         ),
     ],
 )

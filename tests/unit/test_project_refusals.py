@@ -380,6 +380,16 @@ def test_messages_that_are_no_list(written: str, tmp_path: Path) -> None:
         ("[project]", "lanes = [1]\n[project]", "1:1: lanes: there is no such key"),
         ("[project]", 'name = "x"\n[project]', "1:1: name: there is no such key"),
         ('[project]\nname = "probes"\n', "", " project: name is missing"),
+        ("[project]", "[projct]", "1:1: projct: there is no such key"),
+        ("[model]", "[modls]", "4:1: modls: there is no such key"),
+        ("[engine]", "[enginee]", "7:1: enginee: there is no such key"),
+        (
+            '[[source]]\nname = "elements"',
+            '[[sorce]]\nname = "elements"',
+            "10:1: sorce: there is no such key",
+        ),
+        ('name = "elements"', "name = 3", "11:8: source[1].name: expected a string"),
+        ('name = "elements"\n', "", "10:1: source[1]: name is missing"),
     ],
 )
 def test_tables_of_the_main_file(old: str, new: str, shown: str, tmp_path: Path) -> None:
