@@ -17,6 +17,7 @@ from fafo_build.errors import Problem, TemplateError
 from fafo_build.project.declaration import Project, PromptClass
 from fafo_build.project.values import nearest
 from fafo_build.render.environment import PromptEnvironment
+from fafo_build.render.syntax import explain
 
 _REFERENCES = (nodes.Extends, nodes.Include, nodes.Import, nodes.FromImport)
 
@@ -36,9 +37,16 @@ class Template:
     shown: tuple[str, ...] = field(default=(), repr=False)
     """The lines of `file`."""
 
-    def problem(self, message: str, line: int, word: str | None = None, cure: str | None = None) -> Problem:
-        """Return a problem on a 1-based line of the template, with the column of `word` if it stands
-        there.
+    def problem(
+        self,
+        message: str,
+        line: int,
+        word: str | None = None,
+        cure: str | None = None,
+        column: int | None = None,
+    ) -> Problem:
+        """Return a problem on a 1-based line of the template, at a 1-based column of it, or at that of `word`
+        if it stands there once.
         """
         inside = self.source.split("\n")
         text = inside[line - 1] if 0 < line <= len(inside) else ""
@@ -47,7 +55,11 @@ class Template:
         if text.strip() not in shown:
             # The class file spells its text otherwise, with escapes: the template's own line is clearer.
             shown = text
-        column = _column(shown, word) if word else None
+        if column is not None:
+            # The class file's line may have more before the template's.
+            column = column + shown.find(text) if text in shown else None
+        elif word:
+            column = _column(shown, word)
         return Problem(message, file=self.file, line=at, column=column, source_line=shown or None, cure=cure)
 
 
@@ -137,7 +149,8 @@ class _Gathering:
         for number, message in enumerate(self._class.messages):
             if message.prompt is not None:
                 name = message.prompt
-                self._prompt(name, self._declared_at(number, name))
+                place = f"class.{self._class.name}.message[{number + 1}].prompt"
+                self._prompt(name, Problem("", self._class.file, field=place))
             else:
                 name = f"#message[{number}]"
                 self._parse(
@@ -153,21 +166,6 @@ class _Gathering:
         if self._problems:
             raise TemplateError(self._problems)
         return Prompts(tuple(names), dict(sorted(self._parsed.items())), dict(sorted(self._files.items())))
-
-    def _declared_at(self, number: int, name: str) -> Problem:
-        """Return a problem without text at the place in the class file that names a prompt."""
-        line = next(
-            (
-                at
-                for at, text in enumerate(self._class_lines, 1)
-                if re.search(rf"['\"]{re.escape(name)}['\"]", text)
-            ),
-            None,
-        )
-        shown = self._class_lines[line - 1] if line else None
-        column = shown.index(name) if shown else None
-        field_path = f"class.{self._class.name}.message[{number + 1}].prompt"
-        return Problem("", self._class.file, line, column, field_path, shown)
 
     def _prompt(self, name: str, named_at: Problem) -> None:
         """Read one prompt file and what it pulls in; `named_at` is where it is named."""
@@ -215,7 +213,10 @@ class _Gathering:
             # Some mistakes (a block that is defined twice) show only when code is made of the tree.
             meta.find_undeclared_variables(tree)
         except TemplateSyntaxError as error:
-            self._problems.append(template.problem(f"Jinja: {error.message}", error.lineno))
+            found = explain(template.source, error, self._parser)
+            self._problems.append(
+                template.problem(found.message, found.line, cure=found.cure, column=found.column)
+            )
             return
         references = tuple(self._references(template, tree))
         # Entered before the references are read, so that a circle of includes ends.

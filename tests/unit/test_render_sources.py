@@ -9,6 +9,7 @@ from bake_kit import project, prompt_class, write
 
 from fafo_build.errors import Problem, TemplateError
 from fafo_build.project.declaration import Message
+from fafo_build.project.locate import located
 from fafo_build.render.sources import Prompts, gather, normalised
 
 SYSTEM = Message("system", prompt="main.md")
@@ -44,7 +45,10 @@ def test_includes_are_followed_and_hashed(tmp_path: Path) -> None:
 
 def test_an_absent_prompt_is_named_where_it_is_declared(tmp_path: Path) -> None:
     write(tmp_path, {"prompts/examiner.md": "x"})
-    (problem,) = problems(tmp_path, Message("system", prompt="examinr.md"))
+    write(tmp_path, {"fafo.toml": ""})
+    (problem,) = located(
+        TemplateError(problems(tmp_path, Message("system", prompt="examinr.md"))), tmp_path
+    ).problems
     assert problem.render() == (
         'classes/exam.toml:5:10: class.exam.message[1].prompt: there is no prompt "prompts/examinr.md"\n'
         '    prompt = "examinr.md"\n'
@@ -64,9 +68,9 @@ def test_a_syntax_error_has_file_and_line(tmp_path: Path) -> None:
         tmp_path, SYSTEM, ("user", "fine\n{{ item.text }\nmore"), main="one\ntwo\n{% if x %}\nthree"
     )
     assert first.file == "prompts/main.md"
-    assert first.line == 3
-    assert "Unexpected end of template" in first.message
-    assert second.where == "classes/exam.toml:10"
+    assert (first.line, first.column) == (3, 1)
+    assert first.message == "the {% if %} of line 3 is never closed"
+    assert second.where == "classes/exam.toml:10:14"
     assert second.source_line == "{{ item.text }"
     assert "unexpected '}'" in second.message
 
