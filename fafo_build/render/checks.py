@@ -76,6 +76,7 @@ def _undefined(
         else:
             message = f"'{name}' is undefined"
             cure = did_you_mean(name, sorted(known), what="a prompt sees")
+            cure += f" (a column of the row is item.{name})"
         yield parsed.template.problem(message, line, name, cure)
 
 

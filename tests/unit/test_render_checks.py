@@ -32,7 +32,7 @@ def test_an_undefined_name_has_file_line_and_column(tmp_path: Path) -> None:
         "classes/exam.toml:7:8: 'audiense' is undefined\n"
         "    and {{ audiense }}.'''\n"
         "           ^\n"
-        "  cure: did you mean audience?"
+        "  cure: did you mean audience? (a column of the row is item.audiense)"
     )
 
 
@@ -158,3 +158,10 @@ def test_message_from_a_prompt_file(tmp_path: Path) -> None:
 def test_the_column_is_that_of_the_code(tmp_path: Path, line: str, column: int) -> None:
     found = [problem for problem in problems(tmp_path, line) if "'audiense'" in problem.message]
     assert [problem.column for problem in found] == [column]
+
+
+def test_a_bare_column_is_told_from_a_misspelt_name(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, "{{ text }}", audience="x")
+    assert problem.cure == (
+        "a prompt sees: audience, examples, item, item_key, item_source, vars (a column of the row is item.text)"
+    )
