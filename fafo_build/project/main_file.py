@@ -72,7 +72,7 @@ def read_main_file(document: Document, env: Mapping[str, str], report: Report) -
     run, verify = one("run", Run), one("verify", Verify)
     report.add(document, complaints, origin=overridden.origin)
     written = table.get("source")
-    whole = isinstance(written, list) and len(sources) == len(written)
+    whole = isinstance(written, list) and len(sources) == len(written) and "source" not in misspelt
     # Below a misspelt head or a wrong name stands what classes may rightly refer to: better no check then.
     names = Names(
         tuple(models) if not misspelt & {"model", "models"} else (),
