@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -102,8 +102,8 @@ class Appender:
         self._segment_bytes = segment_bytes
         self._idle = idle
         self._monotonic = monotonic
-        present = [segment.sequence for segment in segments(disk, folder)]
-        self._next = max([*(at + 1 for at in present), first_sequence or 1])
+        self._next = first_sequence or 1
+        self.skip(segment.sequence for segment in segments(disk, folder))
         self._now = now
         self._new_uuid = new_uuid
 
@@ -134,6 +134,10 @@ class Appender:
             segment.writer.sync()
             segment.appended = self._monotonic()
         return [placed[index] for index in range(len(drafts))]
+
+    def skip(self, sequences: Iterable[int]) -> None:
+        """Never use these numbers, nor smaller ones: somebody knows segments that had them."""
+        self._next = max([self._next, *(at + 1 for at in sequences)])
 
     def due(self) -> list[OpenSegment]:
         """Return the open segments to seal: of full size, long idle, or not to be appended to any more."""

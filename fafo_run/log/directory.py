@@ -35,8 +35,8 @@ class RunDirectory:
     def own(cls, path: Path, disk: Disk | None = None, *, force: bool = False) -> RunDirectory:
         """Open a run's folder to write, and make it when it isn't there; lock it until `close`.
 
-        Raises `StoreBusy` when another run has it, `StoreError` when it can't be used; `force` lets it lie on
-        a network file system.
+        Its parents are made too. Raises `StoreBusy` when another run has it, `StoreError` when it can't be
+        made or used; `force` lets it lie on a network file system.
         """
         disk = disk or Disk()
         make_dir(disk, path)
@@ -88,7 +88,8 @@ class RunDirectory:
 
     def stopped_cleanly(self) -> bool:
         """False when the last owner left RUNNING behind: it was killed, or the machine went down."""
-        return self.disk.inode(self.path / "RUNNING") is None
+        path = self.path / "RUNNING"
+        return refusing(path, self.disk.inode, path) is None
 
     def mark_running(self) -> None:
         """Write RUNNING: from here on, an end without `mark_stopped` is an unclean one."""
@@ -96,11 +97,11 @@ class RunDirectory:
         replace_file(self.disk, self.path / "RUNNING", _json(said))
 
     def mark_stopped(self) -> None:
-        """Remove RUNNING, durably; harmless when it isn't there."""
+        """Remove RUNNING, durably; harmless when it isn't there. Raises `StoreGone` without a folder."""
+        path = self.path / "RUNNING"
         if not self.stopped_cleanly():
-            path = self.path / "RUNNING"
             refusing(path, self.disk.unlink, path)
-            sync_dir(self.disk, self.path)
+        sync_dir(self.disk, self.path)
 
     def write_progress(self, progress: Mapping[str, Any]) -> None:
         """Replace progress.json; a reader sees the old one or the new one, whole."""

@@ -29,6 +29,10 @@ class SyncFailed(StoreError):
     """The disk couldn't confirm a write. Never tried again: the kernel has already dropped the pages."""
 
 
+class StoreGone(SyncFailed):
+    """The run's folder, or a file of it, was deleted or moved while the run worked: nothing more is kept."""
+
+
 class Disk:
     """The calls as the system has them: each raises `OSError`, and a write may be short."""
 
@@ -51,6 +55,10 @@ class Disk:
     def size(self, fd: int) -> int:
         """Return a file's size in bytes."""
         return os.fstat(fd).st_size
+
+    def links(self, fd: int) -> int:
+        """Return how many names a file has; none when it was deleted."""
+        return os.fstat(fd).st_nlink
 
     def fdatasync(self, fd: int) -> None:
         """Return when the file's bytes and size are on the disk."""
@@ -79,6 +87,14 @@ class Disk:
         except (FileNotFoundError, NotADirectoryError):
             return None
         return status.st_dev, status.st_ino
+
+    def is_file(self, path: Path) -> bool:
+        """Return whether a regular file is there."""
+        return path.is_file()
+
+    def is_folder(self, path: Path) -> bool:
+        """Return whether a folder is there."""
+        return path.is_dir()
 
     def listdir(self, path: Path) -> list[str]:
         """Return the names in a folder, sorted."""
@@ -109,13 +125,23 @@ class File:
     """An open file that never gives half a write for a whole one."""
 
     def __init__(self, disk: Disk, path: Path, *, write: bool = False, create: bool = False) -> None:
-        """Open `path`. `create` makes it or empties it. Raises `StoreError`, `FileNotFoundError`."""
+        """Open `path`. `create` makes it or empties it.
+
+        Raises `StoreError`; without `create` also `FileNotFoundError`, since a reader may come too late.
+        """
         self.disk = disk
         self.path = path
         flags = os.O_RDWR if write else os.O_RDONLY
         if create:
             flags |= os.O_CREAT | os.O_TRUNC
-        self.fd = refusing(path, disk.open, path, flags)
+        try:
+            self.fd = disk.open(path, flags)
+        except FileNotFoundError as error:
+            if create:
+                raise gone(path) from error
+            raise
+        except OSError as error:
+            raise refused(path, error) from error
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Return `length` bytes, fewer only at the file's end."""
@@ -131,11 +157,7 @@ class File:
 
     def write_at(self, offset: int, data: bytes) -> None:
         """Write all of `data`, or raise `DiskFull` or `StoreError` with some of it written."""
-        left = memoryview(data)
-        while left:
-            written = refusing(self.path, self.disk.pwrite, self.fd, left, offset)
-            offset += written
-            left = left[written:]
+        write_all(self.disk, self.path, self.fd, data, offset)
 
     def size(self) -> int:
         """Return the size in bytes."""
@@ -146,8 +168,15 @@ class File:
         refusing(self.path, self.disk.truncate, self.fd, size)
 
     def sync(self) -> None:
-        """Return when all that was written is on the disk. Raises `SyncFailed`; then nothing is certain."""
+        """Return when all that was written is on the disk. Raises `SyncFailed`; then nothing is certain.
+
+        A file that was deleted while it is open takes every write and sync, and ends with the process: that
+        raises `StoreGone`.
+        """
         syncing(self.path, self.disk.fdatasync, self.fd)
+        # Some file systems count no names at all: then the name itself decides.
+        if not refusing(self.path, self.disk.links, self.fd) and self.disk.inode(self.path) is None:
+            raise gone(self.path)
 
     def close(self) -> None:
         """Close; safe to call twice."""
@@ -157,19 +186,41 @@ class File:
 
 
 def refusing(path: Path, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return what the call returns; what the system refuses becomes `DiskFull` or `StoreError`."""
+    """Return what the call returns; what the system refuses becomes a `StoreError`, as `refused` says it."""
     try:
         return call(*args, **kwargs)
-    except FileNotFoundError:
-        raise
     except OSError as error:
-        reason = os.strerror(error.errno or 0)
-        if error.errno in _FULL:
-            message = f"no room to write: {reason}"
-            cure = "free some space and start the run again; what was recorded is safe"
-            raise DiskFull(Problem(message, file=str(path), cure=cure)) from error
-        cure = "check the disk and the folder's permissions, then start the run again"
-        raise StoreError(Problem(f"the disk refused: {reason}", file=str(path), cure=cure)) from error
+        raise refused(path, error) from error
+
+
+def refused(path: Path, error: OSError) -> StoreError:
+    """Return what the system refused as `DiskFull`, `StoreGone` or a plain `StoreError`."""
+    if isinstance(error, FileNotFoundError):
+        return gone(path)
+    reason = os.strerror(error.errno or 0)
+    if error.errno in _FULL:
+        message = f"no room to write: {reason}"
+        cure = "free some space and start the run again; what was recorded is safe"
+        return DiskFull(Problem(message, file=str(path), cure=cure))
+    cure = "check the disk and the folder's permissions, then start the run again"
+    return StoreError(Problem(f"the disk refused: {reason}", file=str(path), cure=cure))
+
+
+def gone(path: Path, *, folder: bool = False) -> StoreGone:
+    """Return the error for a file, or a folder, that isn't there any more."""
+    what = "the run's folder" if folder or not path.parent.is_dir() else "a file of the run"
+    message = f"{what} is gone: it was deleted or moved while the run worked"
+    cure = "put it back, or start the run again: what isn't recorded is done again"
+    return StoreGone(Problem(message, file=str(path), cure=cure))
+
+
+def write_all(disk: Disk, path: Path, fd: int, data: bytes, offset: int = 0) -> None:
+    """Write all of `data`, or raise `DiskFull` or `StoreError` with some of it written."""
+    left = memoryview(data)
+    while left:
+        written = refusing(path, disk.pwrite, fd, left, offset)
+        offset += written
+        left = left[written:]
 
 
 def syncing(path: Path, call: Callable[P, None], /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -184,18 +235,24 @@ def syncing(path: Path, call: Callable[P, None], /, *args: P.args, **kwargs: P.k
 
 def sync_dir(disk: Disk, path: Path) -> None:
     """Return when the names in a folder are on the disk. Raises `SyncFailed`."""
+    if not disk.is_folder(path):
+        raise gone(path, folder=True)
     syncing(path, disk.sync_dir, path)
 
 
 def make_dir(disk: Disk, path: Path) -> None:
-    """Make a folder and its parents as far as they are missing, durably."""
-    if disk.inode(path) is not None:
+    """Make a folder and its parents as far as they are missing, durably. Raises `StoreError`."""
+    if refusing(path, disk.is_folder, path):
         return
-    make_dir(disk, path.parent)
+    if refusing(path, disk.inode, path) is not None:
+        cure = "move it out of the way, then start the run again"
+        raise StoreError(Problem("a file is where a folder has to be", file=str(path), cure=cure))
+    if path.parent != path:
+        make_dir(disk, path.parent)
     try:
         refusing(path, disk.mkdir, path)
     except StoreError:
-        if disk.inode(path) is None:
+        if not disk.is_folder(path):
             raise
     sync_dir(disk, path.parent)
 

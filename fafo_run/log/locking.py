@@ -9,9 +9,10 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from fafo_build.errors import Problem, StoreError
-from fafo_run.log.fs import Disk, refusing
+from fafo_run.log.fs import Disk, refusing, write_all
 
 _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "afs", "9p"})
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -27,18 +28,17 @@ class StoreBusy(StoreError):
 class StoreLock:
     """A held lock; the system frees it when the process ends, however it ends."""
 
-    def __init__(self, disk: Disk, path: Path, lock_fd: int, folder_fd: int) -> None:
+    def __init__(self, disk: Disk, lock_fd: int, folder_fd: int) -> None:
         self._disk = disk
-        self._path = path
         self._fds = [lock_fd, folder_fd]
-        self._inode = os.fstat(lock_fd).st_ino
 
     @classmethod
     def acquire(cls, disk: Disk, path: Path, *, force: bool = False) -> StoreLock:
         """Lock without waiting. `path` is the LOCK file, its folder must be there.
 
         Raises `StoreBusy` when another process, or another lock in this one, holds it, and `StoreError` on a
-        network file system unless `force`d: its locks don't hold everywhere.
+        network file system unless `force`d: its locks don't hold everywhere. `DiskFull` when not even the
+        message has room: no run can work there.
         """
         if not force:
             _refuse_network(path.parent)
@@ -50,23 +50,20 @@ class StoreLock:
         except BaseException:
             disk.close(folder_fd)
             raise
+        lock = cls(disk, lock_fd, folder_fd)
         message = json.dumps({"pid": os.getpid(), "started": int(time.time()), "boot_id": boot_id()})
-        os.ftruncate(lock_fd, 0)
-        os.pwrite(lock_fd, message.encode() + b"\n", 0)
-        return cls(disk, path, lock_fd, folder_fd)
+        try:
+            refusing(path, disk.truncate, lock_fd, 0)
+            write_all(disk, path, lock_fd, message.encode() + b"\n")
+        except BaseException:
+            lock.release()
+            raise
+        return lock
 
     @property
     def held(self) -> bool:
         """False after `release`."""
         return bool(self._fds)
-
-    def check(self) -> None:
-        """Raise `StoreError` when LOCK isn't the file that was locked: someone deleted or replaced it."""
-        found = self._disk.inode(self._path)
-        if found is None or found[1] != self._inode:
-            message = "LOCK was deleted or replaced while this run held it"
-            cure = "never delete LOCK: the system frees it when its process ends; start the run again"
-            raise StoreError(Problem(message, file=str(self._path), cure=cure))
 
     def release(self) -> None:
         """Free the store; safe to call twice. LOCK stays."""
@@ -75,17 +72,29 @@ class StoreLock:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether some process holds the LOCK file at `path`.
+    """Return whether some process holds the store whose LOCK file is `path`, also when LOCK was deleted.
 
     Asks the kernel's list of locks: to try the lock would, for that moment, keep a run from starting.
     """
-    try:
-        inode = path.stat().st_ino
-    except FileNotFoundError:
-        return False
-    lines = _LOCKS.read_text(encoding="ascii").splitlines()
+    names = _lock_names(path) | _lock_names(path.parent)
     # 12: FLOCK  ADVISORY  WRITE 4711 fe:00:1835 0 EOF
-    return any(f":{inode} " in line and " FLOCK " in line and " WRITE " in line for line in lines)
+    fields = [line.split() for line in _LOCKS.read_text(encoding="ascii").splitlines()]
+    return any(len(of) > 5 and of[1] == "FLOCK" and of[3] == "WRITE" and of[5] in names for of in fields)
+
+
+def _lock_names(path: Path) -> set[str]:
+    """Return how the kernel's list of locks may name what is at `path`; empty when nothing is there."""
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+    devices = {(os.major(status.st_dev), os.minor(status.st_dev))}
+    # A btrfs subvolume or an overlay shows its files a device of their own; the list has the mount's.
+    mount = _mount(path, _mounts() or "")
+    if mount is not None:
+        major, _, minor = mount.device.partition(":")
+        devices.add((int(major), int(minor)))
+    return {f"{major:02x}:{minor:02x}:{status.st_ino}" for major, minor in devices}
 
 
 def _lock_file(disk: Disk, path: Path) -> int:
@@ -126,22 +135,37 @@ def file_system(folder: Path, mounts: str | None = None) -> str | None:
     `mounts` is the text of /proc/self/mountinfo.
     """
     if mounts is None:
-        try:
-            mounts = _MOUNTS.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return None
-    best, kind = "", None
+        mounts = _mounts()
+    mount = _mount(folder, mounts or "")
+    return mount.kind if mount is not None else None
+
+
+class _Mount(NamedTuple):
+    device: str
+    """MAJOR:MINOR, decimal."""
+    kind: str
+
+
+def _mounts() -> str | None:
+    try:
+        return _MOUNTS.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+
+
+def _mount(path: Path, mounts: str) -> _Mount | None:
+    best, found = "", None
     for line in mounts.splitlines():
         before, separator, after = line.partition(" - ")
         fields = before.split()
         if not separator or len(fields) < 5:
             continue
         mount = fields[4].replace("\\040", " ")
-        inside = mount == "/" or (str(folder.resolve()) + "/").startswith(mount + "/")
+        inside = mount == "/" or (str(path.resolve()) + "/").startswith(mount + "/")
         # A later line of the same length is mounted over the earlier one.
         if inside and len(mount) >= len(best):
-            best, kind = mount, after.split()[0]
-    return kind
+            best, found = mount, _Mount(fields[2], after.split()[0])
+    return found
 
 
 def boot_id() -> str:

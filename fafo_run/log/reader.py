@@ -165,8 +165,9 @@ def walk(
 ) -> Iterator[Entry | Gap]:
     """Yield every valid entry from `start` to `end` (the file's size) and every gap, in order.
 
-    What is written after the walk began isn't seen. `digest` takes all bytes but a SEAL's, markers as LIVE.
-    `piece` is how many bytes are read at once.
+    What is written after the walk began isn't seen. `digest` takes all bytes but a SEAL's, markers as LIVE,
+    up to the last valid entry: recovery cuts the rest, and seals what is left. `piece` is how many bytes are
+    read at once.
     """
     window = _Window(file, file.size() if end is None else end, piece)
     offset = start
@@ -180,7 +181,7 @@ def walk(
             continue
         resume = _resume(window, header.uuid, offset + ALIGN)
         stop = window.size if resume is None else resume
-        if digest is not None:
+        if digest is not None and resume is not None:
             for at in range(offset, stop, _WINDOW):
                 digest.update(file.read_at(at, min(_WINDOW, stop - at)))
         yield Gap(offset, stop - offset, found, resume is None)

@@ -1,24 +1,30 @@
 """Makes a run's segments whole again after a crash: steps 1 to 5 of docs/format.md.
 
 It trusts the segments alone, can be killed at any point and run again, and never loses a byte that may be an
-entry: what it takes out of the way lies in quarantine/ with the reason beside it.
+entry: what it takes out of the way lies in quarantine/.
 Step 7 is `queue.retire_done`.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 from attrs import field, frozen, mutable
 
 from fafo_build.errors import Problem, StoreError
+from fafo_run.log.appender import Route
 from fafo_run.log.directory import RunDirectory
-from fafo_run.log.format import NO_IDENTITY, Header, Kind, SegmentKind
-from fafo_run.log.fs import File, read_file, refusing, replace_file, sync_dir
-from fafo_run.log.listing import SegmentFile, segments
-from fafo_run.log.reader import Gap, Scan, read_header, scan, seal_of
+from fafo_run.log.format import NO_IDENTITY, Header, Kind, SegmentKind, pack_header
+from fafo_run.log.fs import File, refusing, sync_dir
+from fafo_run.log.listing import SegmentFile, segments, strays
+from fafo_run.log.quarantine import keep_bytes, put_aside
+from fafo_run.log.reader import Scan, read_header, scan, seal_of
 from fafo_run.log.segment import Frame, SegmentWriter
+
+_NUMBER = re.compile(r"[0-9]{8,10}")
 
 
 @frozen
@@ -33,8 +39,10 @@ class RecoveryReport:
     """Valid entries in the segments that were walked."""
     dropped_bytes: int
     """Cut from the tails of unsealed segments: interrupted writes, acknowledged to nobody."""
+    torn: int
+    """Segments that had been sealed and weren't any more: their end was lost or damaged."""
     quarantined: int
-    """Gaps and files put aside, now or by an earlier recovery."""
+    """Gaps, cut ends and files put aside, now or by an earlier recovery."""
     odd_markers: int
     """Markers that are neither LIVE nor RETIRED; read as LIVE."""
     findings: tuple[str, ...]
@@ -43,7 +51,7 @@ class RecoveryReport:
     @property
     def damaged(self) -> bool:
         """True when something was found that a mere interruption doesn't explain."""
-        return bool(self.quarantined or self.odd_markers)
+        return bool(self.torn or self.quarantined or self.odd_markers)
 
 
 @mutable
@@ -52,9 +60,24 @@ class _Notes:
     sealed: int = 0
     entries: int = 0
     dropped_bytes: int = 0
+    torn: int = 0
     quarantined: int = 0
     odd_markers: int = 0
     findings: list[str] = field(factory=list)
+
+
+class _Found(NamedTuple):
+    """A segment with a readable header."""
+
+    segment: SegmentFile
+    header: Header
+    torn: str
+    """Why it can't be that its seal was never written; empty when it can."""
+
+    @property
+    def where(self) -> str:
+        """Its name, for people."""
+        return f"{self.segment.path.parent.name}/{self.segment.path.name}"
 
 
 def recover(directory: RunDirectory, *, thorough: bool = False) -> RecoveryReport:
@@ -67,81 +90,154 @@ def recover(directory: RunDirectory, *, thorough: bool = False) -> RecoveryRepor
     if directory.lock is None:
         raise ValueError("recovery needs the store's lock")
     notes = _Notes()
+    clean = directory.stopped_cleanly()
     for folder, kind in ((directory.queue, SegmentKind.QUEUE), (directory.results, SegmentKind.RESULTS)):
         _finish_removals(directory, folder)
-        uuids: dict[bytes, Path] = {}
-        for segment in segments(directory.disk, folder):
-            notes.segments += 1
-            walked = thorough or kind is SegmentKind.QUEUE
-            header = _recover_segment(directory, segment, kind, walked, notes)
-            if header is not None and uuids.setdefault(header.uuid, segment.path) != segment.path:
-                notes.findings.append(f"{segment.path.name} is a copy of {uuids[header.uuid].name}")
+        for name in strays(directory.disk, folder):
+            notes.findings.append(f"{folder.name}/{name}: not the name of a segment; nothing reads it")
+        walked = thorough or kind is SegmentKind.QUEUE
+        for found in _judged(
+            _without_copies(directory, _headers(directory, folder, kind, notes), notes), clean
+        ):
+            _recover_segment(directory, found, walked, notes)
         sync_dir(directory.disk, folder)
     sync_dir(directory.disk, directory.path)
     return RecoveryReport(
-        notes.segments, notes.sealed, notes.entries, notes.dropped_bytes, notes.quarantined,
+        notes.segments, notes.sealed, notes.entries, notes.dropped_bytes, notes.torn, notes.quarantined,
         notes.odd_markers, tuple(notes.findings),
     )  # fmt: skip
 
 
 def _finish_removals(directory: RunDirectory, folder: Path) -> None:
     """Remove what a collector had already given up (.dead) and headers that never got a name (.tmp)."""
-    for name in directory.disk.listdir(folder):
-        if name.endswith((".dead", ".tmp")):
-            path = folder / name
+    for name in refusing(folder, directory.disk.listdir, folder):
+        path = folder / name
+        if name.endswith((".dead", ".tmp")) and directory.disk.is_file(path):
             refusing(path, directory.disk.unlink, path)
 
 
-def _recover_segment(
-    directory: RunDirectory, segment: SegmentFile, kind: SegmentKind, walked: bool, notes: _Notes
-) -> Header | None:
-    file = File(directory.disk, segment.path, write=True)
+def _headers(
+    directory: RunDirectory, folder: Path, kind: SegmentKind, notes: _Notes
+) -> list[tuple[SegmentFile, Header]]:
+    """Return the segments with their headers; a file without one is put aside, a lost copy written anew."""
+    found: list[tuple[SegmentFile, Header]] = []
+    for segment in segments(directory.disk, folder):
+        notes.segments += 1
+        where = f"{folder.name}/{segment.path.name}"
+        file = File(directory.disk, segment.path, write=True)
+        try:
+            header, both = read_header(file)
+            if header is None:
+                _quarantine(directory, segment.path, f"no readable header in its {file.size()} bytes", notes)
+                continue
+            if header.kind is not kind:
+                cure = "move it back to where it came from"
+                message = f"a segment of the {header.kind.name.lower()} lies in {folder.name}/"
+                raise StoreError(Problem(message, file=str(segment.path), cure=cure))
+            if not both:
+                file.write_at(0, pack_header(header))
+                file.sync()
+                notes.findings.append(f"{where}: one copy of the header was damaged; written anew")
+            found.append((segment, header))
+        finally:
+            file.close()
+    return found
+
+
+def _quarantine(directory: RunDirectory, path: Path, reason: str, notes: _Notes) -> None:
+    line = f"{path.parent.name}/{path.name}: {reason}; moved to quarantine/"
+    put_aside(directory, path, line)
+    notes.quarantined += 1
+    notes.findings.append(line)
+
+
+def _without_copies(
+    directory: RunDirectory, found: list[tuple[SegmentFile, Header]], notes: _Notes
+) -> list[tuple[SegmentFile, Header]]:
+    """Put every second file of one segment aside, and return the others.
+
+    The one that has the name it was written under stays, else the one with the lowest number.
+    """
+    best: dict[bytes, SegmentFile] = {}
+    for segment, header in found:
+        if header.uuid not in best or header.sequence == segment.sequence:
+            best[header.uuid] = segment
+    kept: list[tuple[SegmentFile, Header]] = []
+    for segment, header in found:
+        original = best[header.uuid]
+        if original is segment:
+            kept.append((segment, header))
+        else:
+            _quarantine(directory, segment.path, f"a copy of {original.path.name}", notes)
+    return kept
+
+
+def _judged(found: list[tuple[SegmentFile, Header]], clean: bool) -> list[_Found]:
+    """Say of each segment why it must have been sealed once, if it must."""
+    last = {_route(header): segment.sequence for segment, header in found}
+    judged: list[_Found] = []
+    for segment, header in found:
+        torn = "the last stop was clean" if clean else ""
+        if last[_route(header)] > segment.sequence:
+            torn = torn or "a later segment follows it"
+        judged.append(_Found(segment, header, torn))
+    return judged
+
+
+def _route(header: Header) -> Route:
+    return Route(header.model_fingerprint, header.artifact, header.lane)
+
+
+def _recover_segment(directory: RunDirectory, found: _Found, walked: bool, notes: _Notes) -> None:
+    file = File(directory.disk, found.segment.path, write=True)
     try:
-        header, both = read_header(file)
-        if header is None:
-            _put_aside(directory, file, notes)
-            return None
-        if header.kind is not kind:
-            cure = "move it back to where it came from"
-            message = f"a segment of the {header.kind.name.lower()} lies in {segment.path.parent.name}/"
-            raise StoreError(Problem(message, file=str(segment.path), cure=cure))
-        where = f"{segment.path.parent.name}/{segment.path.name}"
-        if not both:
-            notes.findings.append(f"{where}: one copy of the header is damaged, the other is used")
-        if header.sequence != segment.sequence:
-            notes.findings.append(f"{where}: the header says it is number {header.sequence}")
-        if walked or seal_of(file, header) is None:
-            _mend(directory, file, scan(file, header), where, notes)
+        if found.header.sequence != found.segment.sequence:
+            notes.findings.append(f"{found.where}: the header says it is number {found.header.sequence}")
+        if walked or seal_of(file, found.header) is None:
+            _mend(directory, file, scan(file, found.header), found, notes)
         file.sync()
-        return header
     finally:
         file.close()
 
 
-def _mend(directory: RunDirectory, file: File, found: Scan, where: str, notes: _Notes) -> None:
-    notes.entries += found.count
-    notes.odd_markers += found.odd_markers
-    if found.odd_markers:
-        notes.findings.append(
-            f"{where}: {found.odd_markers} markers are damaged, their entries count as live"
-        )
-    if found.odd_padding:
-        notes.findings.append(f"{where}: bytes between entries are damaged in {found.odd_padding} places")
-    for gap in found.gaps:
-        if found.seal is not None or not gap.tail:
-            _keep_gap(directory, file, gap, where, notes)
-    if found.seal is not None:
-        whole = found.gaps or not found.damage
-        notes.findings += [] if whole else [f"{where}: sealed and damaged: {'; '.join(found.damage)}"]
+def _mend(directory: RunDirectory, file: File, seen: Scan, found: _Found, notes: _Notes) -> None:
+    where = found.where
+    notes.entries += seen.count
+    notes.odd_markers += seen.odd_markers
+    if seen.odd_markers:
+        notes.findings.append(f"{where}: {seen.odd_markers} markers are damaged, their entries count as live")
+    if seen.odd_padding:
+        notes.findings.append(f"{where}: bytes between entries are damaged in {seen.odd_padding} places")
+    for gap in seen.gaps:
+        if seen.seal is not None or not gap.tail:
+            line = f"{gap.length} bytes at {gap.offset} are damaged ({gap.reason}); what follows is kept"
+            _keep(directory, file, gap.offset, gap.length, f"{where}: {line}", notes)
+    if seen.seal is not None:
+        whole = seen.gaps or not seen.damage
+        notes.findings += [] if whole else [f"{where}: sealed and damaged: {'; '.join(seen.damage)}"]
         return
-    if found.size > found.end:
-        file.truncate(found.end)
-        file.sync()
-        notes.dropped_bytes += found.size - found.end
-        dropped = found.size - found.end
-        notes.findings.append(f"{where}: an interrupted write of {dropped} bytes was cut at {found.end}")
-    _seal(file, found)
+    _cut(directory, file, seen, found, notes)
+    _seal(file, seen)
     notes.sealed += 1
+
+
+def _cut(directory: RunDirectory, file: File, seen: Scan, found: _Found, notes: _Notes) -> None:
+    """Cut what stands behind the last entry of a segment that isn't sealed."""
+    left = max(seen.size - seen.end, 0)
+    if found.torn:
+        notes.torn += 1
+        line = f"{found.where}: not sealed, though {found.torn}: its end is damaged or gone"
+        if left:
+            line += f"; {left} bytes were cut at {seen.end} and are kept in quarantine/"
+            _keep(directory, file, seen.end, left, line, notes)
+        else:
+            notes.findings.append(line)
+    elif left:
+        notes.dropped_bytes += left
+        notes.findings.append(f"{found.where}: an interrupted write of {left} bytes was cut at {seen.end}")
+    if left:
+        file.truncate(seen.end)
+        file.sync()
 
 
 def _seal(file: File, found: Scan) -> None:
@@ -153,44 +249,19 @@ def _seal(file: File, found: Scan) -> None:
     SegmentWriter(file, found.header, found.end, found.count, found.hasher).seal(once)
 
 
-def _keep_gap(directory: RunDirectory, file: File, gap: Gap, where: str, notes: _Notes) -> None:
-    """Copy a gap's bytes to quarantine/; the segment keeps them too, so this may be done again."""
-    line = f"{where}: {gap.length} bytes at {gap.offset} are damaged ({gap.reason}); what follows is kept"
-    name = where.replace("/", "-").removesuffix(".seg") + f"-{gap.offset}-{gap.length}.bin"
-    path = directory.quarantine / name
-    data = file.read_at(gap.offset, gap.length)
-    if read_file(directory.disk, path) != data:
-        replace_file(directory.disk, path.with_suffix(".reason"), line.encode() + b"\n")
-        replace_file(directory.disk, path, data)
-    notes.quarantined += 1
-    notes.findings.append(line)
-
-
-def _put_aside(directory: RunDirectory, file: File, notes: _Notes) -> None:
-    """Move a file without a readable header to quarantine/."""
-    folder, name, size = file.path.parent.name, file.path.name, file.size()
-    line = f"{folder}/{name}: no readable header in its {size} bytes; moved to quarantine/"
-    path = directory.quarantine / f"{folder}-{name}"
-    number = 1
-    while directory.disk.inode(path) is not None:
-        number += 1
-        path = directory.quarantine / f"{folder}-{name}-{number}"
-    file.sync()
-    replace_file(directory.disk, path.with_name(path.name + ".reason"), line.encode() + b"\n")
-    refusing(path, directory.disk.rename, file.path, path)
-    sync_dir(directory.disk, directory.quarantine)
-    sync_dir(directory.disk, file.path.parent)
+def _keep(directory: RunDirectory, file: File, offset: int, length: int, line: str, notes: _Notes) -> None:
+    """Copy bytes to quarantine/; a gap stays in its segment too, so this may be done again."""
+    keep_bytes(directory, file.path, offset, file.read_at(offset, length), line)
     notes.quarantined += 1
     notes.findings.append(line)
 
 
 def next_sequence(directory: RunDirectory, folder: Path) -> int:
     """Return a number that no segment of the folder has, nor had before it was put aside."""
-    disk = directory.disk
-    known = [segment.sequence for segment in segments(disk, folder)]
+    known = [segment.sequence for segment in segments(directory.disk, folder)]
     prefix = folder.name + "-"
-    for name in disk.listdir(directory.quarantine):
-        digits = name.removeprefix(prefix)[:8]
-        if name.startswith(prefix) and digits.isdigit():
-            known.append(int(digits))
+    for name in refusing(directory.quarantine, directory.disk.listdir, directory.quarantine):
+        number = _NUMBER.match(name.removeprefix(prefix)) if name.startswith(prefix) else None
+        if number is not None:
+            known.append(int(number[0]))
     return max(known, default=0) + 1

@@ -1,55 +1,136 @@
-"""Checks every results entry on disk against every other, without the index and without a dict per record."""
+"""Checks every results entry on disk against every other, without a dict per record.
+
+Of the index it takes only which segments it had, and how large: what isn't there can't be found on disk.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
+from attrs import Factory, define
 
-from fafo_run.log.format import Kind
+from fafo_run.log.appender import Route
+from fafo_run.log.format import Header, Kind
+from fafo_run.log.listing import segment_name
 from fafo_run.log.payload import Undecodable
-from fafo_run.log.reader import Entry, scan
-from fafo_run.results.files import RECORDS, ResultsSegment
+from fafo_run.log.reader import Entry, Scan, read_header, scan, seal_of
+from fafo_run.results.files import RECORDS, ResultsFiles, ResultsSegment
+from fafo_run.results.index import Merged, changed
+
+
+@define
+class _Sums:
+    outputs: bytearray = Factory(bytearray)
+    """The identities, 16 bytes each."""
+    failures: int = 0
+    undecodable: int = 0
+    damaged: list[str] = Factory(list)
 
 
 def audit(
-    segments: Iterable[ResultsSegment],
+    files: ResultsFiles, indexed: Mapping[bytes, Merged], is_idle: Callable[[], bool]
 ) -> tuple[tuple[bytes, ...], int, int, int, tuple[str, ...]]:
-    """Return identities with two outputs, outputs, failures, undecodable entries, and lines on damage."""
-    outputs = bytearray()
-    failures = undecodable = 0
-    damaged: list[str] = []
-    for segment in segments:
-        broken: list[int] = []
+    """Return identities with two outputs, outputs, failures, undecodable entries, and lines on damage.
 
-        def visit(entry: Entry, segment: ResultsSegment = segment, broken: list[int] = broken) -> None:
-            nonlocal failures
-            if entry.kind == Kind.PROVENANCE:
-                segment.provenance.add(entry)
-            if entry.kind not in RECORDS:
-                return
-            if entry.kind == Kind.OUTPUT:
-                outputs.extend(entry.identity)
-            else:
-                failures += 1
-            try:
-                segment.record(entry)
-            except Undecodable:
-                broken.append(entry.offset)
-
-        found = scan(segment.file, segment.header, visit)
-        undecodable += len(broken)
-        name = segment.file.path.name
-        damaged += [f"{name}: the entry at {offset} can't be decoded" for offset in broken]
-        damaged += [f"{name}: {line}" for line in found.damage]
+    `indexed` is what the index had, by uuid; `is_idle` says that every segment has to be sealed.
+    """
+    sums = _Sums()
+    last: dict[Route, int] = {}
+    sizes: dict[bytes, int] = {}
+    names: dict[bytes, str] = {}
+    unsealed: list[tuple[int, Header]] = []
+    for sequence in files.list():
+        segment = files.fresh(sequence)
+        if segment is None:
+            sums.damaged.append(f"{segment_name(sequence)}: no readable header")
+            continue
+        header = segment.header
+        try:
+            found = _check(segment, sums)
+        finally:
+            segment.file.close()
         if found.seal is None:
-            # The tail of a segment that grows may be a write in progress.
-            damaged += [
-                f"{name}: {gap.length} bytes at {gap.offset}: {gap.reason}"
-                for gap in found.gaps
-                if not gap.tail
-            ]
-    return _repeated(outputs), len(outputs) // 16, failures, undecodable, tuple(damaged)
+            unsealed.append((sequence, header))
+        if header.uuid in sizes:
+            sums.damaged.append(f"{segment_name(sequence)}: a copy of {names[header.uuid]}")
+        sizes.setdefault(header.uuid, found.size)
+        names.setdefault(header.uuid, segment_name(sequence))
+        last[_route(header)] = sequence
+    sums.damaged += changed(indexed, sizes)
+    sums.damaged += _torn(files, unsealed, last, indexed, is_idle)
+    outputs = sums.outputs
+    return _repeated(outputs), len(outputs) // 16, sums.failures, sums.undecodable, tuple(sums.damaged)
+
+
+def _check(segment: ResultsSegment, sums: _Sums) -> Scan:
+    """Read a whole segment, add up what it holds, and return what the walk found."""
+    broken: list[int] = []
+
+    def visit(entry: Entry) -> None:
+        if entry.kind == Kind.PROVENANCE:
+            segment.provenance.add(entry)
+        if entry.kind not in RECORDS:
+            return
+        if entry.kind == Kind.OUTPUT:
+            sums.outputs.extend(entry.identity)
+        else:
+            sums.failures += 1
+        try:
+            segment.record(entry)
+        except Undecodable:
+            broken.append(entry.offset)
+
+    found = scan(segment.file, segment.header, visit)
+    name = segment.file.path.name
+    sums.undecodable += len(broken)
+    if not read_header(segment.file)[1]:
+        sums.damaged.append(f"{name}: one copy of the header is damaged")
+    sums.damaged += [f"{name}: the entry at {offset} can't be decoded" for offset in broken]
+    sums.damaged += [f"{name}: {line}" for line in found.damage]
+    if found.seal is None:
+        # The tail of a segment that grows may be a write in progress.
+        sums.damaged += [
+            f"{name}: {gap.length} bytes at {gap.offset}: {gap.reason}" for gap in found.gaps if not gap.tail
+        ]
+    return found
+
+
+def _torn(
+    files: ResultsFiles,
+    unsealed: list[tuple[int, Header]],
+    last: Mapping[Route, int],
+    indexed: Mapping[bytes, Merged],
+    is_idle: Callable[[], bool],
+) -> Iterator[str]:
+    """Yield a line for each segment that was sealed once and isn't now."""
+    # Asked after the segments were listed: a run that starts later seals what it finds, and makes new ones.
+    idle = is_idle()
+    for sequence, header in unsealed:
+        if header.uuid in indexed:
+            why = "the index has it as sealed"
+        elif last[_route(header)] > sequence:
+            why = "a later segment follows it"
+        elif idle:
+            why = "the last stop was clean"
+        else:
+            continue
+        if not _is_sealed_now(files, sequence):
+            yield f"{segment_name(sequence)}: not sealed, though {why}: its end is damaged or gone"
+
+
+def _is_sealed_now(files: ResultsFiles, sequence: int) -> bool:
+    segment = files.fresh(sequence)
+    if segment is None:
+        return False
+    try:
+        return seal_of(segment.file, segment.header) is not None
+    finally:
+        segment.file.close()
+
+
+def _route(header: Header) -> Route:
+    return Route(header.model_fingerprint, header.artifact, header.lane)
 
 
 def _repeated(identities: bytearray) -> tuple[bytes, ...]:

@@ -11,6 +11,7 @@ from attrs import Factory, define
 
 from fafo_run.item import Record
 from fafo_run.log.payload import Undecodable
+from fafo_run.log.reader import seal_of
 from fafo_run.results.files import ResultsFiles, ResultsSegment
 from fafo_run.results.index import Index, Merged, Place, UnusableIndexError
 from fafo_run.results.summary import Summary, Tally
@@ -37,7 +38,8 @@ class Catalog:
         self._memory: dict[bytes, Place] = {}
         self._tails: dict[int, _Tail] = {}
         # In this order: a segment merged in between is then scanned, and scanning twice changes nothing.
-        self._merged = index.merged() if index is not None else {}
+        self.merged = index.merged() if index is not None else {}
+        """The segments that the index holds, by uuid."""
         self._superseded = index.superseded() if index is not None else {}
         self._fresh: dict[bytes, Tally] = {}
 
@@ -53,16 +55,16 @@ class Catalog:
             if segment is None:
                 continue
             present.add(segment.header.uuid)
-            merged = self._merged.get(segment.header.uuid)
+            merged = self.merged.get(segment.header.uuid)
             if merged is None:
                 missing.append(sequence)
             elif (merged.sequence, merged.size) != (sequence, segment.file.size()):
                 raise UnusableIndexError("a segment has changed since it was indexed")
-        if not present.issuperset(self._merged):
+        if not present.issuperset(self.merged):
             raise UnusableIndexError("the index holds segments that aren't there")
         for sequence in missing:
             segment = self._files.get(sequence)
-            if segment is None or segment.header.uuid in self._merged:
+            if segment is None or segment.header.uuid in self.merged:
                 continue
             self._scan(segment)
             if merge and sequence not in growing:
@@ -92,9 +94,9 @@ class Catalog:
             self._supersede(place, record)
 
     def merge(self, sequence: int) -> None:
-        """Move a segment that grows no more into the index. Raises `StoreError`."""
+        """Move a segment into the index, unless it isn't sealed: then it may change. Raises `StoreError`."""
         segment = self._files.get(sequence)
-        if self.index is None or segment is None:
+        if self.index is None or segment is None or seal_of(segment.file, segment.header) is None:
             return
         tail = self._tails.get(sequence, _Tail(segment.header.uuid))
         places = {
@@ -104,7 +106,7 @@ class Catalog:
         }
         merged = Merged(sequence, segment.file.size(), tail.tally)
         self.index.merge(tail.uuid, merged, places, self._fresh)
-        self._merged[tail.uuid] = merged
+        self.merged[tail.uuid] = merged
         self._superseded |= self._fresh
         self._fresh = {}
         self._tails.pop(sequence, None)
@@ -114,7 +116,7 @@ class Catalog:
     def summary(self) -> Summary:
         """Return the sums over the records that count."""
         total = Tally()
-        for merged in self._merged.values():
+        for merged in self.merged.values():
             total.merge(merged.tally)
         for tail in self._tails.values():
             total.merge(tail.tally)

@@ -102,6 +102,16 @@ class ResultsFiles:
         except Undecodable:
             return None
 
+    def sizes(self) -> dict[bytes, int]:
+        """Return the size in bytes of each segment that has a readable header, by uuid."""
+        found: dict[bytes, int] = {}
+        for sequence in self.list():
+            segment = self.fresh(sequence)
+            if segment is not None:
+                found.setdefault(segment.header.uuid, segment.file.size())
+                segment.file.close()
+        return found
+
     def close(self) -> None:
         """Close all files."""
         while self._open:

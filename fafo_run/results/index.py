@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +18,8 @@ import lmdb
 from attrs import frozen
 
 from fafo_build.errors import Problem, StoreError
+from fafo_run.log.fs import gone
+from fafo_run.log.listing import segment_name
 from fafo_run.results.summary import Tally
 
 FORMAT = b"1"
@@ -57,6 +59,19 @@ class Merged:
     """Of the file when it was merged, in bytes."""
     tally: Tally
     """Of all its records, superseded ones too."""
+
+
+def changed(merged: Mapping[bytes, Merged], sizes: Mapping[bytes, int]) -> Iterator[str]:
+    """Yield a line for each segment that isn't as it was when it was merged; its name may be another.
+
+    `sizes` is what is there: the size of each segment in bytes, by uuid.
+    """
+    for uuid, was in sorted(merged.items(), key=lambda item: item[1].sequence):
+        size = sizes.get(uuid)
+        if size is None:
+            yield f"{segment_name(was.sequence)}: gone, or its header is; {was.size} bytes in the index"
+        elif size != was.size:
+            yield f"{segment_name(was.sequence)}: {size} bytes, {was.size} when the index took it in"
 
 
 class UnusableIndexError(Exception):
@@ -213,5 +228,7 @@ def _place(value: bytes) -> Place:
 
 
 def _refused(path: Path, error: Exception) -> StoreError:
+    if isinstance(error, FileNotFoundError):
+        return gone(path)
     cure = "free some space and start the run again; results are safe, the index is rebuilt from them"
     return StoreError(Problem(f"the index can't be written: {error}", file=str(path), cure=cure))

@@ -16,7 +16,7 @@ from fafo_run.log.payload import Undecodable
 from fafo_run.log.reader import Entry
 from fafo_run.results.catalog import Catalog
 from fafo_run.results.files import ResultsFiles, ResultsSegment
-from fafo_run.results.index import Index, Place, UnusableIndexError, probe
+from fafo_run.results.index import Index, Merged, Place, UnusableIndexError, probe
 from fafo_run.results.summary import Summary
 
 _BATCH = 1000
@@ -45,6 +45,7 @@ class ResultsReader:
         self._directory = directory
         self._files = ResultsFiles(directory.disk, directory.results)
         self._state = threading.RLock()
+        self._indexed: dict[bytes, Merged] = {}
         self._catalog = self._load()
 
     def _load(self) -> Catalog:
@@ -58,6 +59,8 @@ class ResultsReader:
             return self._load_unindexed()
         try:
             catalog = Catalog(self._files, index)
+            # Kept if the index is given up, too: what it knew is how a vanished segment is found.
+            self._indexed = dict(catalog.merged)
             catalog.load(merge=False)
         except UnusableIndexError:
             index.close()
@@ -122,11 +125,14 @@ class ResultsReader:
     def duplicates(self) -> Duplicates:
         """Check every entry on disk: identities with two outputs, entries that can't be read, damage.
 
+        Damage is also what isn't there: a segment that the index had, or the end of one that was sealed.
         Holds 16 bytes per output.
         """
         from fafo_run.results.audit import audit
 
-        return Duplicates(*audit(self._segments()))
+        with self._state:
+            indexed = self._indexed | self._catalog.merged
+        return Duplicates(*audit(self._files, indexed, self._is_idle))
 
     def close(self) -> None:
         """Close; safe to call twice."""
@@ -134,6 +140,11 @@ class ResultsReader:
             if self._catalog.index is not None:
                 self._catalog.index.close()
             self._files.close()
+
+    def _is_idle(self) -> bool:
+        """Return whether no run works on the store, and the last one stopped cleanly: all is sealed."""
+        directory = self._directory
+        return not is_held(directory.path / "LOCK") and directory.stopped_cleanly()
 
     def _place(self, identity: bytes) -> Place | None:
         return self._places([identity]).get(identity)

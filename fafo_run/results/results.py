@@ -15,7 +15,7 @@ from fafo_run.log.fs import SyncFailed
 from fafo_run.log.payload import ProvenanceCache
 from fafo_run.log.recovery import next_sequence
 from fafo_run.results.catalog import Catalog
-from fafo_run.results.index import MAP_SIZE, Index, Place, UnusableIndexError, probe
+from fafo_run.results.index import MAP_SIZE, Index, Place, UnusableIndexError, changed, probe
 from fafo_run.results.payload import draft
 from fafo_run.results.reader import ResultsReader
 
@@ -45,6 +45,8 @@ class Results(ResultsReader):
         self._failed: StoreError | None = None
         self._cache = ProvenanceCache()
         self._map_size = map_size
+        self.findings: tuple[str, ...] = ()
+        """One line for people per segment that isn't there as the index had it: lost, and done again."""
         self._appender = Appender(
             directory.disk,
             directory.results,
@@ -66,6 +68,11 @@ class Results(ResultsReader):
                 return self._load_unindexed()
             try:
                 catalog = Catalog(self._files, index)
+                # An older reader may still hold places of a segment that is gone.
+                self._appender.skip(merged.sequence for merged in catalog.merged.values())
+                self.findings = tuple(
+                    f"results/{line}" for line in changed(catalog.merged, self._files.sizes())
+                )
                 catalog.load(merge=True)
             except UnusableIndexError:
                 index.close()

@@ -88,6 +88,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 with RunDirectory.own(Path(sys.argv[1])) as directory:
     recover(directory)
     queue, results = Queue(directory), Results(directory)
+    directory.mark_running()
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
     for number in range(1000):
         for append, one in ((results.append, record), (queue.append, item)):
@@ -123,3 +124,73 @@ def test_a_limit_on_file_sizes_is_a_full_disk(tmp_path):
             assert results.append([record(5000)]) == 0
             queue.close(clean=False)
             results.close()
+
+
+NO_ROOM = """
+import resource, sys
+from pathlib import Path
+from fafo_build.errors import StoreError
+from fafo_run.log.directory import RunDirectory
+from fafo_run.log.fs import DiskFull
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+try:
+    RunDirectory.own(Path(sys.argv[1]))
+except DiskFull as error:
+    print(error.render())
+    sys.exit(3)
+"""
+
+
+def test_no_room_at_the_very_start(tmp_path):
+    for path in (tmp_path / "runs" / "main",) * 2:
+        done = subprocess.run(
+            [sys.executable, "-c", NO_ROOM, str(path)], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 3 and "no room to write" in done.stdout and "cure:" in done.stdout
+    with RunDirectory.own(path) as directory:
+        assert recover(directory).findings == ()
+
+
+GONE = """
+import shutil, sys
+from pathlib import Path
+from fafo_run.log.directory import RunDirectory
+from fafo_run.log.fs import StoreGone
+from fafo_run.queue.queue import Queue
+from fafo_run.results.results import Results
+from tests.log_nouns import item, record
+with RunDirectory.own(Path(sys.argv[1])) as directory:
+    directory.mark_running()
+    queue, results = Queue(directory), Results(directory)
+    queue.append([item(1), item(2)])
+    results.append([record(1)])
+    queue.retire(queue.claim(1))
+    shutil.rmtree(directory.path)
+    for write in (
+        lambda: queue.append([item(3, lane=9)]) if sys.argv[2] == "new" else queue.append([item(3)]),
+        lambda: results.append([record(2)]),
+        queue.sync_markers,
+        queue.collect,
+        lambda: directory.write_progress({}),
+        directory.mark_stopped,
+    ):
+        try:
+            write()
+        except StoreGone as error:
+            print(error.render())
+        else:
+            sys.exit(1)
+    queue.close(clean=True)
+    results.close(clean=True)
+"""
+
+
+def test_the_folder_is_deleted_under_a_run(tmp_path):
+    for segment in ("new", "open"):
+        done = subprocess.run(
+            [sys.executable, "-c", GONE, str(tmp_path / "main"), segment],
+            cwd=ROOT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("the run's folder is gone") == done.stdout.count("cure:") == 6
+        assert not (tmp_path / "main").exists()

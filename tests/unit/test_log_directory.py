@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -10,8 +11,9 @@ import pytest
 
 from fafo_build.errors import StoreError
 from fafo_run.log.directory import RunDirectory
-from fafo_run.log.fs import Disk
+from fafo_run.log.fs import Disk, DiskFull, StoreGone
 from fafo_run.log.locking import StoreBusy, StoreLock, boot_id, file_system, is_held
+from fafo_run.log.recovery import recover
 
 HOLD = """
 import sys
@@ -73,15 +75,45 @@ def test_what_lock_contains_decides_nothing(tmp_path, said):
 def test_lock_deleted_while_held(tmp_path):
     with RunDirectory.own(tmp_path) as directory:
         assert directory.lock is not None
-        directory.lock.check()
         (tmp_path / "LOCK").unlink()
+        assert is_held(tmp_path / "LOCK")
         with pytest.raises(StoreBusy):
             RunDirectory.own(tmp_path)
-        with pytest.raises(StoreError, match="LOCK was deleted"):
-            directory.lock.check()
         (tmp_path / "LOCK").write_bytes(b"")
-        with pytest.raises(StoreError, match="LOCK was deleted"):
-            directory.lock.check()
+        assert is_held(tmp_path / "LOCK")
+        with pytest.raises(StoreBusy):
+            RunDirectory.own(tmp_path)
+    assert not is_held(tmp_path / "LOCK")
+    assert not is_held(tmp_path / "nothing" / "LOCK") and not is_held(tmp_path / "LOCK" / "LOCK")
+
+
+def test_a_lock_on_the_same_inode_of_another_device_holds_nothing(tmp_path, monkeypatch):
+    (tmp_path / "LOCK").write_bytes(b"")
+    status = (tmp_path / "LOCK").stat()
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+    locks = tmp_path / "locks"
+    monkeypatch.setattr("fafo_run.log.locking._LOCKS", locks)
+    line = "1: {kind}  ADVISORY  {mode} 4711 {device}:{inode} 0 EOF\n"
+    for kind, mode, where, inode, held in [
+        ("FLOCK", "WRITE", device, status.st_ino, True),
+        ("FLOCK", "WRITE", device, tmp_path.stat().st_ino, True),
+        ("FLOCK", "WRITE", "ff:ff", status.st_ino, False),
+        ("FLOCK", "READ ", device, status.st_ino, False),
+        ("POSIX", "WRITE", device, status.st_ino, False),
+        ("FLOCK", "WRITE", device, f"1{status.st_ino}", False),
+    ]:
+        locks.write_text("broken\n" + line.format(kind=kind, mode=mode, device=where, inode=inode))
+        assert is_held(tmp_path / "LOCK") is held, (kind, mode, where, inode)
+
+
+def test_a_lock_is_found_under_the_device_of_its_mount(tmp_path, monkeypatch):
+    (tmp_path / "LOCK").write_bytes(b"")
+    mounts, locks = tmp_path / "mountinfo", tmp_path / "locks"
+    mounts.write_text(f"30 22 0:255 / {tmp_path} rw - btrfs /dev/vda rw\n")
+    locks.write_text(f"1: FLOCK  ADVISORY  WRITE 4711 00:ff:{(tmp_path / 'LOCK').stat().st_ino} 0 EOF\n")
+    monkeypatch.setattr("fafo_run.log.locking._MOUNTS", mounts)
+    monkeypatch.setattr("fafo_run.log.locking._LOCKS", locks)
+    assert is_held(tmp_path / "LOCK")
 
 
 def test_a_lock_that_was_replaced_between_open_and_flock(tmp_path):
@@ -97,10 +129,26 @@ def test_a_lock_that_was_replaced_between_open_and_flock(tmp_path):
             return got
 
     lock = StoreLock.acquire(Replacing(), tmp_path / "LOCK")
-    lock.check()
+    assert is_held(tmp_path / "LOCK")
     lock.release()
     lock.release()
-    assert not lock.held
+    assert not lock.held and not is_held(tmp_path / "LOCK")
+
+
+@pytest.mark.parametrize("call", ["truncate", "pwrite"])
+def test_no_room_for_the_message_in_lock(tmp_path, call):
+    class Full(Disk):
+        pass
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    setattr(Full, call, refuse)
+    with pytest.raises(DiskFull, match="no room to write") as caught:
+        RunDirectory.own(tmp_path, Full())
+    assert caught.value.problems[0].cure
+    assert not is_held(tmp_path / "LOCK"), "nothing is held by a run that couldn't start"
+    RunDirectory.own(tmp_path).close()
 
 
 MOUNTS = """\
@@ -177,6 +225,44 @@ def test_looking_makes_nothing(tmp_path):
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StoreError, match="disk refused"):
-        RunDirectory.own(tmp_path / "file" / "run")
-    shutil.rmtree(tmp_path)
+    for path in ("file", "file/run", "file/runs/main"):
+        with pytest.raises(StoreError, match="a file is where a folder has to be") as caught:
+            RunDirectory.own(tmp_path / path)
+        assert caught.value.problems[0].file == str(tmp_path / "file")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "not" / "there")
+    with pytest.raises(StoreError, match="the disk refused"):
+        RunDirectory.own(tmp_path / "nowhere" / "main")
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC])
+def test_a_parent_that_cannot_be_made(tmp_path, number):
+    class Refusing(Disk):
+        def mkdir(self, path):
+            raise OSError(number, os.strerror(number))
+
+    with pytest.raises(StoreError, match=os.strerror(number)):
+        RunDirectory.own(tmp_path / "runs" / "main", Refusing())
+
+
+def test_a_folder_that_cannot_be_looked_into(tmp_path):
+    class Refusing(Disk):
+        def inode(self, path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    with pytest.raises(StoreError, match="Permission denied"):
+        RunDirectory.own(tmp_path / "runs" / "main", Refusing())
+
+
+def test_the_folder_is_gone_while_a_run_works(tmp_path):
+    with RunDirectory.own(tmp_path / "main") as directory:
+        directory.mark_running()
+        shutil.rmtree(directory.path)
+        for write in (
+            directory.mark_running,
+            directory.mark_stopped,
+            lambda: directory.write_progress({}),
+            lambda: recover(directory),
+        ):
+            with pytest.raises(StoreGone, match="the run's folder is gone") as caught:
+                write()
+            assert caught.value.problems[0].cure

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fafo_build.errors import StoreError
+from fafo_run.log.appender import Appender
 from fafo_run.log.directory import RunDirectory
 from fafo_run.log.format import COPY_SIZE, HEADER_SIZE, Kind, SegmentKind
 from fafo_run.log.fs import Disk
@@ -43,8 +44,13 @@ class FastDisk(Disk):
 
 
 def make(path: Path, *, sealed: bool, kind: SegmentKind = SegmentKind.QUEUE) -> Path:
-    """Make a run with one small segment in it, and return the segment's file."""
+    """Make a run with one small segment in it, and return the segment's file.
+
+    What isn't sealed was left by a run that was killed.
+    """
     with RunDirectory.own(path, FastDisk()) as directory:
+        if not sealed:
+            directory.mark_running()
         appender = fixed_appender(directory, kind)
         cache = ProvenanceCache()
         if kind is SegmentKind.QUEUE:
@@ -105,9 +111,10 @@ def key_survives(originals: list[Entry], hit: tuple[int, bytes, bytes], at: int)
     return 4 <= inside < 8 or inside >= 40 + len(entry.payload)
 
 
+@pytest.mark.parametrize("kind", list(SegmentKind))
 @pytest.mark.parametrize("sealed", [False, True])
-def test_every_truncation(tmp_path, sealed):
-    pristine = make(tmp_path / "run", sealed=sealed)
+def test_every_truncation(tmp_path, sealed, kind):
+    pristine = make(tmp_path / "run", sealed=sealed, kind=kind)
     data = pristine.read_bytes()
     originals = look(pristine)[2]
     sizes = [*range(0, HEADER_SIZE, 97), *range(HEADER_SIZE, len(data))]
@@ -120,8 +127,15 @@ def test_every_truncation(tmp_path, sealed):
             assert report.quarantined == 1 and not pristine.exists()
             continue
         clean = size in {HEADER_SIZE, *(entry.end for entry in originals)}
-        assert bool(report.findings) is not clean, f"cut at {size}"
+        assert bool(report.findings) is (sealed or not clean), f"cut at {size}"
+        assert report.torn == sealed and report.damaged is sealed, f"cut at {size}"
+        if sealed and size >= HEADER_SIZE:
+            kept = [path.read_bytes() for path in (tmp_path / "run" / "quarantine").glob("*.bin")]
+            end = max([HEADER_SIZE, *(entry.end for entry in originals if entry.end <= size)])
+            assert kept == ([data[end:size]] if size > end else []), f"cut at {size}"
         check_whole(tmp_path / "run", pristine, whole)
+        assert look(pristine)[1].damage == (), f"cut at {size}"
+        assert again(tmp_path / "run").findings == (), f"cut at {size}"
 
 
 @pytest.mark.parametrize("sealed", [False, True])
@@ -258,12 +272,135 @@ def test_junk_behind_a_seal_is_kept_and_said(tmp_path):
     assert file.read_bytes() == before + b"junk" * 10
 
 
-def test_a_cut_sealed_segment_that_ends_between_entries_is_sealed_again(tmp_path):
+def test_a_cut_sealed_segment_that_ends_between_entries_is_sealed_again_and_said(tmp_path):
     file = make(tmp_path / "run", sealed=True)
     entries = look(file)[2]
     os.truncate(file, entries[-1].end)
-    assert again(tmp_path / "run").sealed == 1
+    report = again(tmp_path / "run")
+    assert report.sealed == 1 and report.damaged
+    assert report.findings == (
+        "queue/00000001.seg: not sealed, though the last stop was clean: its end is damaged or gone",
+    )
     check_whole(tmp_path / "run", file, {key(entry) for entry in entries})
+
+
+@pytest.mark.parametrize("kind", list(SegmentKind))
+def test_a_torn_segment_before_a_later_one_is_no_interrupted_write(tmp_path, kind):
+    file = make(tmp_path / "run", sealed=True, kind=kind)
+    data = file.read_bytes()
+    entries = look(file)[2]
+    noun, draft = (
+        (item, queue_payload.draft) if kind is SegmentKind.QUEUE else (record, results_payload.draft)
+    )
+    with RunDirectory.own(tmp_path / "run", FastDisk()) as directory:
+        directory.mark_running()
+        appender = Appender(directory.disk, file.parent, kind)
+        appender.commit([draft(noun(8, lane=9), ProvenanceCache())])[0].segment.writer.close()
+        later = appender.commit([draft(noun(9), ProvenanceCache())])[0].segment
+        later.writer.close()
+    os.truncate(file, entries[1].end + 9)
+    os.truncate(later.writer.file.path, later.writer.synced - 1)
+    report = again(tmp_path / "run")
+    assert report.torn == 1 and report.quarantined == 1 and report.dropped_bytes > 0, "the last one was"
+    (kept,) = (tmp_path / "run" / "quarantine").glob("*.bin")
+    assert kept.read_bytes() == data[entries[1].end :][:9]
+    assert "a later segment follows it" in kept.with_suffix(".reason").read_text()
+    assert again(tmp_path / "run").findings == ()
+
+
+def test_what_was_kept_is_never_replaced(tmp_path):
+    file = make(tmp_path / "run", sealed=True)
+    data, entries = file.read_bytes(), look(file)[2]
+    for torn in (b"12345678", b"abcdefgh", b"12345678"):
+        file.write_bytes(data[: entries[-1].offset] + torn)
+        assert again(tmp_path / "run").torn == 1
+    kept = [path.read_bytes() for path in (tmp_path / "run" / "quarantine").glob("*.bin")]
+    assert sorted(kept) == [b"12345678", b"abcdefgh"]
+
+
+@pytest.mark.parametrize("kind", list(SegmentKind))
+@pytest.mark.parametrize(
+    ("names", "kept"),
+    [
+        (["00000001.seg", "00000009.seg"], "00000001.seg"),
+        (["00000000.seg", "00000001.seg"], "00000001.seg"),
+        (["00000004.seg", "00000007.seg"], "00000004.seg"),
+        (["00000001.seg", "00000002.seg", "1234567890.seg"], "00000001.seg"),
+    ],
+)
+def test_a_copy_of_a_segment_is_put_aside(tmp_path, kind, names, kept):
+    file = make(tmp_path / "run", sealed=True, kind=kind)
+    data = file.read_bytes()
+    file.unlink()
+    for name in names:
+        file.with_name(name).write_bytes(data)
+    report = again(tmp_path / "run")
+    assert report.quarantined == len(names) - 1 and report.damaged
+    assert [path.name for path in file.parent.iterdir()] == [kept]
+    for name in set(names) - {kept}:
+        aside = tmp_path / "run" / "quarantine" / f"{kind.name.lower()}-{name}"
+        assert aside.read_bytes() == data
+        assert f"a copy of {kept}" in aside.with_name(aside.name + ".reason").read_text()
+    assert again(tmp_path / "run").quarantined == 0
+
+
+ODD = [
+    "²²²²²²²².seg",
+    "٠٠٠٠٠٠٠٤.seg",
+    "12345678901.seg",
+    "1" * 20 + ".seg",
+    "0000000001.seg",
+    "1.seg",
+    "x.seg",
+]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_name_that_no_segment_has(tmp_path, name):
+    file = make(tmp_path / "run", sealed=True)
+    file.with_name(name).write_bytes(b"mine")
+    report = again(tmp_path / "run")
+    assert report.findings == (f"queue/{name}: not the name of a segment; nothing reads it",)
+    assert file.with_name(name).read_bytes() == b"mine"
+    with RunDirectory.own(tmp_path / "run", FastDisk()) as directory:
+        queue = Queue(directory)
+        queue.append([item(9)])
+        queue.close(clean=True)
+    assert file.with_name("00000002.seg").exists()
+
+
+@pytest.mark.parametrize("name", ["00000003.seg", "00000003.dead", "00000003.seg.tmp"])
+@pytest.mark.parametrize("make_it", [Path.mkdir, lambda path: os.mkfifo(path)])
+def test_a_folder_or_a_pipe_with_a_segments_name_is_passed_over(tmp_path, name, make_it):
+    file = make(tmp_path / "run", sealed=True)
+    make_it(file.with_name(name))
+    report = again(tmp_path / "run")
+    assert len(report.findings) == name.endswith(".seg") and not report.damaged
+    assert file.with_name(name).exists()
+    with RunDirectory.own(tmp_path / "run", FastDisk()) as directory:
+        queue = Queue(directory)
+        assert queue.depth() == 3
+        queue.close(clean=True)
+
+
+def test_there_is_no_segment_behind_the_last_number(tmp_path):
+    file = make(tmp_path / "run", sealed=True)
+    file.with_name("9999999999.seg").write_bytes(b"junk")
+    assert again(tmp_path / "run").quarantined == 1
+    with RunDirectory.own(tmp_path / "run", FastDisk()) as directory:
+        queue = Queue(directory)
+        with pytest.raises(StoreError, match="no number after 9999999999"):
+            queue.append([item(9)])
+        queue.close(clean=True)
+
+
+@pytest.mark.parametrize("at", [100, COPY_SIZE + 100])
+def test_a_damaged_copy_of_a_header_is_written_anew(tmp_path, at):
+    file = make(tmp_path / "run", sealed=True)
+    data = file.read_bytes()
+    spoil(file, at, b"\xff")
+    assert len(again(tmp_path / "run").findings) == 1
+    assert file.read_bytes() == data and again(tmp_path / "run").findings == ()
 
 
 def test_another_format_version_is_not_touched(tmp_path):

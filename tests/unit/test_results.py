@@ -1,5 +1,6 @@
 import errno
 import os
+import shutil
 
 import pytest
 from attrs import evolve
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from fafo_build.errors import StoreError
 from fafo_run.item import FailureCode, FinishReason
 from fafo_run.log.directory import RunDirectory
-from fafo_run.log.fs import Disk, DiskFull, SyncFailed
+from fafo_run.log.fs import Disk, DiskFull, StoreGone, SyncFailed
 from fafo_run.log.recovery import recover
 from fafo_run.results.reader import open_reader
 from fafo_run.results.results import Results
@@ -219,12 +220,20 @@ def test_duplicates_are_found_on_disk_without_the_index(results, directory):
     results.close()
     (file,) = directory.results.glob("*.seg")
     (directory.results / "00000009.seg").write_bytes(file.read_bytes())
+    reader = open_reader(directory.path)
+    assert reader.summary().total.outputs == 4, "a copied file counts once"
+    check = reader.duplicates()
+    assert check.identities == tuple(sorted([bytes(16), name_of(1), name_of(2), name_of(3)]))
+    assert check.damaged == ("00000009.seg: a copy of 00000001.seg",)
+    reader.close()
     report = recover(directory)
     assert any("copy" in line for line in report.findings)
     results = Results(directory)
-    assert results.summary().total.outputs == 4, "a copied file counts once"
     check = results.duplicates()
-    assert check.identities == tuple(sorted([bytes(16), name_of(1), name_of(2), name_of(3)]))
+    assert check.identities == () and check.damaged == ()
+    assert (directory.quarantine / "results-00000009.seg").read_bytes() == file.read_bytes()
+    assert results.append([record(20)]) == 0
+    assert (directory.results / "00000010.seg").exists(), "a number that was there isn't used again"
     results.close()
 
 
@@ -314,3 +323,46 @@ def test_provenance_of_two_engines_in_one_segment(results):
     again = evolve(FAKE, engine_version="2.0")
     results.append([record(1), record(2, said=again)])
     assert [found.provenance.engine_version for found in results.scan()] == ["1.0", "2.0"]
+
+
+def test_the_folder_is_gone_while_results_are_recorded(results, directory):
+    results.append([record(1)])
+    shutil.rmtree(directory.path)
+    with pytest.raises(StoreGone, match="the run's folder is gone") as caught:
+        results.append([record(2)])
+    assert caught.value.problems[0].cure
+    with pytest.raises(StoreGone):
+        results.append([record(3)])
+    results.close(clean=True)
+
+
+@pytest.mark.parametrize("what", ["run", "results", "segment"])
+def test_a_new_segment_in_a_folder_that_is_gone(results, directory, what):
+    results.append([record(1)])
+    (file,) = directory.results.glob("*.seg")
+    if what == "segment":
+        file.unlink()
+    else:
+        shutil.rmtree(directory.path if what == "run" else directory.results)
+    expected = "a file of the run is gone" if what == "segment" else "the run's folder is gone"
+    with pytest.raises(StoreGone, match=expected):
+        results.append([record(2, lane=9), record(3)])
+
+
+def test_a_folder_that_is_moved_takes_no_new_segment(results, directory):
+    results.append([record(1)])
+    directory.path.rename(directory.path.with_name("moved"))
+    with pytest.raises(StoreGone, match="the run's folder is gone"):
+        results.append([record(2, lane=9)])
+    directory.path.with_name("moved").rename(directory.path)
+
+
+def test_a_file_system_that_counts_no_names(path):
+    class Counting(Disk):
+        def links(self, fd):
+            return 0
+
+    with RunDirectory.own(path, Counting()) as directory:
+        results = Results(directory)
+        assert results.append([record(1)]) == 0
+        results.close(clean=True)
