@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from fafo_build.bake.artifact import Artifact, ModelFingerprint
 from fafo_build.bake.canonical import sha256
 from fafo_build.bake.chat import Chat
+from fafo_build.bake.examples import place_of_example, read_examples
 from fafo_build.bake.layout import Conversation, lay_out
 from fafo_build.bake.prove import prove
-from fafo_build.errors import BakeError, Problem
+from fafo_build.errors import BakeError, Problem, TemplateError
 from fafo_build.project.declaration import Project, PromptClass
 from fafo_build.render.checks import check, used_vars, uses_examples
 from fafo_build.render.comments import without_comments
 from fafo_build.render.environment import CONSTANT_NAMES, ITEM_NAMES
-from fafo_build.render.sources import Prompts, gather, normalised
+from fafo_build.render.sources import Prompts, gather
 from fafo_build.render.special_tokens import check_special_tokens
-from fafo_build.render.trace import trace
+from fafo_build.render.trace import Trace, UnrenderableError, trace
 from fafo_build.tokens.encoder import TextEncoder
 from fafo_build.tokens.family import why_unproven
 from fafo_build.tokens.model_files import LoadedModel
@@ -84,9 +84,7 @@ def compile_class(project: Project, declared: PromptClass, model: ReadyModel) ->
         name=declared.name,
         file=declared.file,
         roles=tuple(message.role for message in declared.messages),
-        traces=tuple(
-            trace(prompts, number, declared.vars, examples) for number in range(len(declared.messages))
-        ),
+        traces=_traces(project, declared, prompts, examples),
         templates=prompts.messages,
     )
     names = sorted({name for number in talk.open for name in prompts.reach(talk.templates[number])})
@@ -105,47 +103,27 @@ def compile_class(project: Project, declared: PromptClass, model: ReadyModel) ->
     return artifact
 
 
-def read_examples(project: Project, declared: PromptClass) -> tuple[Mapping[str, Any], ...]:
-    """Return the few-shot rows of a class, none if it declares none.
-
-    Raises `BakeError` when the file isn't there, or with every line of it that isn't a JSON object.
-    """
-    if declared.examples is None:
-        return ()
-    file = declared.examples.path
-    rows: list[Mapping[str, Any]] = []
-    problems: list[Problem] = []
-    for number, line in enumerate(_examples_text(project.root / file, declared, file).split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            # Half a surrogate pair can be written in JSON, and is no text.
-            json.dumps(row, ensure_ascii=False).encode("utf-8")
-        except (ValueError, RecursionError) as error:
-            problems.append(Problem(f"not JSON: {error}", file, number, source_line=line[:200]))
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-        else:
-            problems.append(Problem("an example must be a JSON object", file, number, source_line=line[:200]))
-    if problems:
-        raise BakeError(problems)
-    return tuple(rows)
-
-
-def _examples_text(path: Path, declared: PromptClass, file: str) -> str:
+def _traces(
+    project: Project,
+    declared: PromptClass,
+    prompts: Prompts,
+    examples: tuple[Mapping[str, Any], ...],
+) -> tuple[Trace, ...]:
+    """Render every message without an item; problems name the class, and the example that is to blame."""
     try:
-        return normalised(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it isn't UTF-8"
-        raise BakeError(
-            Problem(
-                f'the examples "{file}" can\'t be read: {why}',
-                file=declared.file,
-                field=f"class.{declared.name}.examples.path",
-                cure="name a JSONL file in the project",
+        return tuple(
+            trace(prompts, number, declared.vars, examples) for number in range(len(declared.messages))
+        )
+    except UnrenderableError as error:
+        message, cure = error.reason, "mend this line of the prompt, or the variable that it uses"
+        if error.example is not None:
+            message = f"{message} (the example at {place_of_example(project, declared, error.example)})"
+            cure = "give the example what the prompt needs, or write {% if … is defined %} in the prompt"
+        raise TemplateError(
+            evolve(
+                problem, message=f"can't be rendered: {message}", field=f"class.{declared.name}", cure=cure
             )
+            for problem in error.problems
         ) from error
 
 

@@ -17,6 +17,17 @@ from fafo_build.render.marks import BrokenMarkError, Marks
 from fafo_build.render.message import FAILURES, location, reason
 from fafo_build.render.sources import Prompts
 from fafo_build.render.tracer import Touched, Tracer, TracingEnvironment
+from fafo_build.render.values import FieldError
+
+
+class UnrenderableError(TemplateError):
+    """A message can't be rendered with the variables and examples of its class."""
+
+    def __init__(self, problem: Problem, reason: str, example: int | None) -> None:
+        super().__init__(problem)
+        self.reason = reason
+        self.example = example
+        """The 0-based example that lacks what the template needs; None where it is something else."""
 
 
 @frozen
@@ -36,7 +47,7 @@ def trace(
 ) -> Trace:
     """Find the constant beginning of message `number`.
 
-    Raises `TemplateError` when it can't be rendered.
+    Raises `UnrenderableError` when it can't be rendered, `TemplateError` for a misused `hole`.
     """
     name = prompts.messages[number]
     environment = TracingEnvironment({at: each.template.source for at, each in prompts.templates.items()})
@@ -49,8 +60,20 @@ def trace(
     except Touched:
         has_hole = True
     except FAILURES as error:
-        raise TemplateError(_render_problem(prompts, name, error)) from error
+        lacking = error.container if isinstance(error, FieldError) else None
+        blamed = (number for number, example in enumerate(examples) if _holds(example, lacking))
+        problem = _render_problem(prompts, name, error)
+        raise UnrenderableError(problem, reason(error), next(blamed, None)) from error
     return Trace(_head(environment.marks, prompts, name, "".join(pieces)), has_hole)
+
+
+def _holds(value: Any, sought: object) -> bool:
+    """Tell whether `sought` is this very value, or one inside it."""
+    if sought is None:
+        return False
+    if isinstance(value, Mapping):
+        return value is sought or any(_holds(inner, sought) for inner in value.values())
+    return isinstance(value, list | tuple) and any(_holds(inner, sought) for inner in value)
 
 
 def _head(marks: Marks, prompts: Prompts, name: str, rendered: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from jinja2 import StrictUndefined, UndefinedError
 
@@ -29,6 +30,15 @@ class RowFields(Mapping[str, Any]):
         return repr(dict(self._fields))
 
 
+class FieldError(UndefinedError):
+    """A field is used that is null or isn't there."""
+
+    def __init__(self, message: str | None = None, *, container: Mapping[Any, Any]) -> None:
+        super().__init__(message)
+        self.container = container
+        """What should have the field."""
+
+
 class NullField(StrictUndefined):
     """A field that is there and null: it can't be printed or looped over, and counts as false in `if`."""
 
@@ -39,7 +49,9 @@ class NullField(StrictUndefined):
 def field_of(container: Mapping[Any, Any], name: Any) -> Any:
     """Return a field that `container` has; a null becomes a `NullField`, which says its name when used."""
     value = container[name]
-    return NullField(hint=f"field '{name}' is null", obj=container, name=name) if value is None else value
+    if value is not None:
+        return value
+    return NullField(f"field '{name}' is null", container, name, _error_of(container))
 
 
 def missing_field(container: Mapping[Any, Any], name: Any) -> StrictUndefined:
@@ -47,7 +59,12 @@ def missing_field(container: Mapping[Any, Any], name: Any) -> StrictUndefined:
     what = "the row" if isinstance(container, RowFields) else "the value"
     near = nearest(str(name), [key for key in container if isinstance(key, str)])
     hint = f"{what} has no field '{name}'" + (f"; did you mean '{near}'?" if near else "")
-    return StrictUndefined(hint=hint, obj=container, name=str(name))
+    return StrictUndefined(hint, container, str(name), _error_of(container))
+
+
+def _error_of(container: Mapping[Any, Any]) -> type[FieldError]:
+    # Jinja only calls it with a message, and so takes more than the class that it asks for.
+    return cast("type[FieldError]", partial(FieldError, container=container))
 
 
 def printable(value: Any) -> Any:

@@ -10,7 +10,8 @@ from attrs import evolve
 from bake_kit import SMOLLM2, bake, canonical, encoder, loaded, project, prompt_class, smollm2, write
 
 from fafo_build.bake.artifact import Artifact, Slot
-from fafo_build.bake.compile import compile_class, read_examples, ready
+from fafo_build.bake.compile import compile_class, ready
+from fafo_build.bake.examples import read_examples
 from fafo_build.errors import BakeError, TemplateError
 from fafo_build.project.declaration import Examples, Message
 
@@ -256,7 +257,7 @@ def test_special_tokens_that_are_asked_for_in_a_head_and_in_a_hole(
     ("content", "why", "line"),
     [
         (b'{"a": 1}\n{broken\n[1]\n', "not JSON", 2),
-        (b'{"a": 1}\n{"a": "\\ud800"}\n{"a": }', "surrogates not allowed", 2),
+        (b'{"a": 1}\n{"a": "\\ud800"}\n{"a": }', "half a surrogate pair", 2),
         (b"\xff", "it isn't UTF-8", None),
         (None, "No such file or directory", None),
     ],
@@ -271,6 +272,64 @@ def test_examples_that_cannot_be_read(
         read_examples(project(tmp_path, declared), declared)
     assert caught.value.problems[0].line == line
     assert len(caught.value.problems) == (2 if line else 1)
+
+
+def test_an_examples_line_that_is_no_json_has_one_position(tmp_path: Path) -> None:
+    declared = prompt_class(tmp_path, ("user", "{{ item.text }}"), examples=['{"a": 1}', '  {"text": oops}'])
+    with pytest.raises(BakeError) as caught:
+        read_examples(project(tmp_path, declared), declared)
+    assert caught.value.render() == (
+        "examples.jsonl:2:12: not JSON: expecting value\n"
+        '      {"text": oops}\n'
+        "               ^\n"
+        '  cure: write one JSON object on each line, such as {"text": "…"}'
+    )
+
+
+@pytest.mark.parametrize("lines", [[], ["", "  "]])
+def test_examples_without_a_row_are_refused_where_they_are_declared(tmp_path: Path, lines: list[str]) -> None:
+    declared = prompt_class(tmp_path, ("user", "{{ item.text }}"), examples=lines)
+    with pytest.raises(BakeError) as caught:
+        read_examples(project(tmp_path, declared), declared)
+    assert caught.value.render().startswith(
+        "examples.jsonl: class.exam.examples: has no example\n  cure: put"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (
+            ['{"label": "a"}', "", '{"lable": "b"}'],
+            "the value has no field 'label'; did you mean 'lable'? (the example at examples.jsonl:3)",
+        ),
+        (['{"label": null}'], "field 'label' is null (the example at examples.jsonl:1)"),
+    ],
+)
+def test_an_example_that_lacks_a_field_is_named(tmp_path: Path, rows: list[str], said: str) -> None:
+    content = "{% for e in examples %}\n{{ e.label }}{% endfor %}{{ item.text }}"
+    with pytest.raises(TemplateError) as caught:
+        bake(tmp_path, ("user", content), examples=rows)
+    (problem,) = caught.value.problems
+    assert (problem.file, problem.line, problem.field) == ("classes/exam.toml", 7, "class.exam")
+    assert problem.message == f"can't be rendered: {said}"
+    assert problem.cure is not None
+    assert "example" in problem.cure
+
+
+def test_an_example_within_an_example_is_found(tmp_path: Path) -> None:
+    content = "{{ examples[1].parts[0].label }}{{ item.text }}"
+    with pytest.raises(TemplateError, match=r"the example at examples\.jsonl:2"):
+        bake(tmp_path, ("user", content), examples=['{"parts": [{"label": 1}]}', '{"parts": [{}]}'])
+
+
+def test_a_variable_that_lacks_a_field_is_no_example(tmp_path: Path) -> None:
+    with pytest.raises(TemplateError) as caught:
+        bake(tmp_path, ("user", "{{ vars.a.b }}{{ item.text }}"), vars={"a": {}}, examples=["{}"])
+    (problem,) = caught.value.problems
+    assert problem.field == "class.exam"
+    assert problem.message == "can't be rendered: the value has no field 'b'"
+    assert problem.cure == "mend this line of the prompt, or the variable that it uses"
 
 
 def test_examples_are_seen_and_kept(tmp_path: Path) -> None:

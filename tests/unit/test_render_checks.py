@@ -163,5 +163,6 @@ def test_the_column_is_that_of_the_code(tmp_path: Path, line: str, column: int) 
 def test_a_bare_column_is_told_from_a_misspelt_name(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, "{{ text }}", audience="x")
     assert problem.cure == (
-        "a prompt sees: audience, examples, item, item_key, item_source, vars (a column of the row is item.text)"
+        "a prompt sees: audience, examples, item, item_key, item_source, vars "
+        "(a column of the row is item.text)"
     )
