@@ -86,7 +86,7 @@ class DatasetSource(Source):
             raise SourceError(Problem("has no data files", file=shown))
         files = [DataFile(shard, shown_path(shard, self._root)) for shard in shards]
         for file in files:
-            _check_whole(file)
+            _check_whole(file, self.name)
         return files
 
     def _state(self, shown: str) -> _State:
@@ -118,7 +118,7 @@ class DatasetSource(Source):
             raise cant_read(shown_path(state, self._root), error) from error
 
 
-def _check_whole(shard: DataFile) -> None:
+def _check_whole(shard: DataFile, source: str) -> None:
     """Look for the mark at the end: Arrow takes a file that is cut between two batches for a whole one."""
     try:
         with shard.path.open("rb") as stream:
@@ -129,7 +129,9 @@ def _check_whole(shard: DataFile) -> None:
         raise cant_read(shard.shown, error) from error
     if end != _END:
         what = "is damaged: it doesn't end as an Arrow stream does" if size else "is empty"
-        raise SourceError(Problem(what, file=shard.shown, cure="save the dataset again"))
+        raise SourceError(
+            Problem(what, file=shard.shown, field=f"source.{source}.path", cure="save the dataset again")
+        )
 
 
 def _open(shard: DataFile) -> Any:

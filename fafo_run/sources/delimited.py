@@ -35,6 +35,10 @@ class Csv:
             return _header(record, file, maker)
         raise SourceError(Problem("has no header", file=file.shown, cure="put the column names in line 1"))
 
+    def has_rows(self, file: DataFile) -> bool:
+        """Tell whether anything follows the header."""
+        return next(islice(_records(file, None), 1, None), None) is not None
+
     def rows(self, file: DataFile, maker: RowMaker) -> Iterator[Row | BrokenRow]:
         """Read what follows the header."""
         columns = self.columns(file, maker)

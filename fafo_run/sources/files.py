@@ -16,7 +16,7 @@ from fafo_build.project.declaration import FileFormat
 from fafo_build.project.declaration import Source as Declared
 from fafo_run.item import BrokenRow, Row
 from fafo_run.sources.base import Source
-from fafo_run.sources.paths import DataFile, cant_read, shown_path
+from fafo_run.sources.paths import DataFile, cant_read, no_rows, shown_path
 from fafo_run.sources.rows import RowMaker, declared_error, quoted
 
 ENDINGS: dict[str, FileFormat] = {
@@ -32,6 +32,10 @@ class Format(Protocol):
 
     def columns(self, file: DataFile, maker: RowMaker) -> tuple[str, ...] | None:
         """Return the file's columns, None where each row has its own. Raises `SourceError`."""
+        ...
+
+    def has_rows(self, file: DataFile) -> bool:
+        """Tell whether the file has a row, good or broken, or may be without one."""
         ...
 
     def rows(self, file: DataFile, maker: RowMaker) -> Iterator[Row | BrokenRow]:
@@ -64,6 +68,9 @@ class FilesSource(Source):
                         cure="declare a source for each kind of file",
                     )
                 )
+        for file in files:
+            if not reader.has_rows(file):
+                raise no_rows("has no rows", file.shown, self.name, alone=len(files) == 1)
         return first
 
     def rows(self) -> Iterator[Row | BrokenRow]:
@@ -83,7 +90,7 @@ class FilesSource(Source):
             for path in self._matches(pattern):
                 found.setdefault(path, DataFile(path, shown_path(path, self._root)))
         for file in found.values():
-            _check_readable(file, self.name)
+            _check_readable(file, self.name, alone=len(found) == 1)
         return list(found.values())
 
     def _matches(self, pattern: str) -> list[Path]:
@@ -126,7 +133,7 @@ def _absolute(pattern: str) -> list[Path]:
     return [Path(path) for path in glob.glob(pattern, recursive=True)]  # noqa: PTH207  Path.glob refuses these
 
 
-def _check_readable(file: DataFile, source: str) -> None:
+def _check_readable(file: DataFile, source: str, *, alone: bool) -> None:
     try:
         if file.path.is_dir():
             raise declared_error(
@@ -144,9 +151,7 @@ def _check_readable(file: DataFile, source: str) -> None:
             # A source is read several times, which a pipe can't be.
             raise declared_error(source, "path", f"{file.shown} isn't a regular file")
         if file.path.stat().st_size == 0:
-            raise SourceError(
-                Problem("is empty", file=file.shown, cure="make it again, or leave it out of the source")
-            )
+            raise no_rows("is empty", file.shown, source, alone=alone)
     except OSError as error:
         raise cant_read(file.shown, error) from error
 

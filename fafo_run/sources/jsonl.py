@@ -35,6 +35,10 @@ class Jsonl:
         if seen:
             maker.check_key(list(seen), file.shown)
 
+    def has_rows(self, file: DataFile) -> bool:
+        """Tell whether any line isn't empty."""
+        return next(_filled(file), None) is not None
+
     def rows(self, file: DataFile, maker: RowMaker) -> Iterator[Row | BrokenRow]:
         """Read the lines."""
         for number, line in enumerate(read_lines(file), start=1):

@@ -23,6 +23,12 @@ def shown_path(path: Path, root: Path) -> str:
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
+def no_rows(what: str, shown: str, source: str, *, alone: bool = True) -> SourceError:
+    """Return the error of a file that has no row for its source; `alone` when it has no other file."""
+    cure = "put rows into it, or " + ("name another file" if alone else "leave it out of the source")
+    return SourceError(Problem(what, file=shown, field=f"source.{source}.path", cure=cure))
+
+
 def cant_read(shown: str, error: OSError) -> SourceError:
     """Return the error of a file that the system doesn't let us read."""
     return SourceError(Problem(f"can't be read: {error.strerror or error}", file=shown))

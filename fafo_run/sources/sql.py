@@ -28,6 +28,17 @@ _READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}
 # A source must give the same rows each time that it is read.
 _VOLATILE = {"random", "randomblob", "current_time", "current_date", "current_timestamp"}
 
+_TABLES = """
+select schema.name, group_concat(columns.name, ', ')
+from sqlite_master as schema, pragma_table_info(schema.name) as columns
+where schema.type in ('table', 'view') and schema.name not like 'sqlite_%'
+group by schema.name
+order by schema.name
+"""
+_NO_TABLES = "name another database: this one has no tables"
+_SHOWN = 20
+"""Tables that a message lists."""
+
 
 class SqlSource(Source):
     """The rows of a query, in the order that the query gives."""
@@ -86,7 +97,14 @@ class SqlSource(Source):
         try:
             if path.stat().st_size == 0:
                 # SQLite takes it for a database without tables.
-                raise SourceError(Problem("is empty", file=shown))
+                raise SourceError(
+                    Problem(
+                        "is empty",
+                        file=shown,
+                        field=f"source.{self.name}.url",
+                        cure="name a database that has tables",
+                    )
+                )
             connection = sqlite3.connect(
                 f"file:{quote(str(path))}?mode=ro", uri=True, check_same_thread=False
             )
@@ -116,7 +134,10 @@ class SqlSource(Source):
         except sqlite3.Warning as error:  # Python 3.11's class for several statements
             raise self._wrong_query(str(error)) from error
         except sqlite3.Error as error:
-            raise self._wrong_query(refused[0] if refused else str(error)) from error
+            if refused:
+                raise self._wrong_query(refused[0]) from error
+            connection.set_authorizer(None)
+            raise self._wrong_query(str(error), _tables(connection)) from error
         if cursor.description is None:
             raise self._wrong_query(refused[0] if refused else "only a SELECT is allowed")
         return cursor
@@ -132,7 +153,7 @@ class SqlSource(Source):
         except sqlite3.Error as error:
             raise self._wrong_query(str(error)) from error
 
-    def _wrong_query(self, message: str) -> SourceError:
+    def _wrong_query(self, message: str, cure: str | None = None) -> SourceError:
         query = self._declared.query or ""
         shown = shown_path(self._path(), self._root)
         return SourceError(
@@ -141,5 +162,17 @@ class SqlSource(Source):
                 file="fafo.toml",
                 field=f"source.{self.name}.query",
                 source_line=" ".join(query.split()),
+                cure=cure,
             )
         )
+
+
+def _tables(connection: sqlite3.Connection) -> str:
+    """Return the cure for a query that fails: the tables that there are, with their columns."""
+    try:
+        found = connection.execute(_TABLES).fetchall()
+    except sqlite3.Error:
+        return "name a SQLite database"
+    shown = [f"{table} ({columns})" for table, columns in found]
+    more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+    return "mend the query; the tables are " + ", ".join(shown[:_SHOWN]) + more if shown else _NO_TABLES

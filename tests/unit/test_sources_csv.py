@@ -113,8 +113,17 @@ def test_a_file_without_a_usable_header_is_refused(data: bytes, message: str, tm
     assert message in refusal(tmp_path, declare("csv"))
 
 
-def test_a_header_alone_is_a_source_without_rows(tmp_path: Path) -> None:
-    assert rows_of(tmp_path, b"id,text\n") == []
+@pytest.mark.parametrize("data", [b"id,text\n", b"id,text", b"id,text\n\r\n\n"])
+def test_a_header_alone_is_refused_as_an_empty_file_is(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_bytes(data)
+    assert refusal(tmp_path, declare("csv")) == (
+        "rows.csv: source.things.path: has no rows\n  cure: put rows into it, or name another file"
+    )
+
+
+def test_a_broken_row_is_a_row(tmp_path: Path) -> None:
+    assert len(rows_of(tmp_path, b"id,text\na\n")) == 1
+    assert len(rows_of(tmp_path, b'id,text\n"a\n')) == 1
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0")), min_size=2))

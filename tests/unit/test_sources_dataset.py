@@ -114,7 +114,7 @@ def test_a_shard_that_is_cut_short_is_refused_however_it_is_cut(kept: int, tmp_p
     (shard,) = (tmp_path / "rows").glob("*.arrow")
     shard.write_bytes(shard.read_bytes()[:kept])
     shown = refusal(tmp_path, declare("dataset"))
-    assert shown.startswith(f"rows/{shard.name}: is {'damaged' if kept else 'empty'}")
+    assert shown.startswith(f"rows/{shard.name}: source.things.path: is {'damaged' if kept else 'empty'}")
 
 
 def test_a_selection_beside_the_rows_is_refused(tmp_path: Path) -> None:

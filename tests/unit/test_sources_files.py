@@ -101,7 +101,25 @@ def test_a_remote_path_is_refused(tmp_path: Path) -> None:
 def test_one_empty_file_of_many_is_refused_by_name(tmp_path: Path) -> None:
     write(tmp_path, "a.jsonl", "a")
     write(tmp_path, "b.jsonl")
-    assert refusal(tmp_path, declare("jsonl", path=("*.jsonl",))).startswith("b.jsonl: is empty\n")
+    assert refusal(tmp_path, declare("jsonl", path=("*.jsonl",))) == (
+        "b.jsonl: source.things.path: is empty\n  cure: put rows into it, or leave it out of the source"
+    )
+    (tmp_path / "b.jsonl").write_text(" \n\n")
+    assert refusal(tmp_path, declare("jsonl", path=("*.jsonl",))).startswith(
+        "b.jsonl: source.things.path: has no rows\n  cure: put rows into it, or leave it out"
+    )
+
+
+def test_an_only_file_that_is_empty_cannot_be_left_out(tmp_path: Path) -> None:
+    write(tmp_path, "rows.jsonl")
+    assert refusal(tmp_path, declare("jsonl")) == (
+        "rows.jsonl: source.things.path: is empty\n  cure: put rows into it, or name another file"
+    )
+
+
+def test_parquet_may_have_no_row(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": pa.array([], pa.string())}), tmp_path / "rows.parquet")
+    assert read(tmp_path, declare("parquet")) == []
 
 
 def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

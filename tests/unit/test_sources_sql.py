@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,26 @@ def test_a_query_that_is_no_select_is_refused(root: Path, text: str, message: st
     assert text in shown
     assert (root / "rows.db").read_bytes() == before
     assert sorted(path.name for path in root.iterdir()) == ["rows.db"]
+
+
+def test_a_query_that_fails_is_told_the_tables(root: Path) -> None:
+    with closing(sqlite3.connect(root / "rows.db")) as connection:
+        connection.execute("create view ids as select id from thing")
+        connection.commit()
+        columns = ", ".join(row[1] for row in connection.execute("pragma table_info(thing)"))
+    shown = refusal(root, declare("sql", query="select id from things"))
+    assert shown.endswith(f"  cure: mend the query; the tables are ids (id), thing ({columns})")
+
+
+def test_a_database_without_tables_says_so(root: Path) -> None:
+    with closing(sqlite3.connect(root / "bare.db")) as connection:
+        connection.execute("pragma user_version = 1")
+    shown = refusal(root, declare("sql", url="sqlite:///bare.db", query="select id from thing"))
+    assert shown.endswith("  cure: name another database: this one has no tables")
+
+
+def test_a_query_may_give_no_row(root: Path) -> None:
+    assert query(root, "select * from thing where 0") == []
 
 
 def test_two_columns_of_one_name_are_refused(root: Path) -> None:
