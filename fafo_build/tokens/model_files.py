@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,8 @@ def load_model(model: Model, root: Path) -> LoadedModel:
     what a run must know (chat template, context length, vocabulary).
     """
     location = resolve(model, root)
+    # transformers says at its import that torch isn't there, which a build doesn't need.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     if location.kind == "gguf":
         tokenizer, config, ends = _from_gguf(location)
     else:
