@@ -29,7 +29,8 @@ def located(error: FafoError, start: Path) -> FafoError:
 
 
 def _located(problem: Problem, root: Path, documents: dict[str, Document | None]) -> Problem:
-    if problem.field is None or problem.line is not None:
+    # An environment variable stands in no file.
+    if problem.field is None or problem.line is not None or problem.field.startswith("FAFO_"):
         return problem
     prefix, file = _file_of(problem)
     if file not in documents:

@@ -48,10 +48,12 @@ def test_what_cant_be_found_stays_as_it_is(root: Path, tmp_path_factory: pytest.
     for problem in (
         Problem("wrong"),
         Problem("wrong", field="nothing.like.this"),
+        Problem("wrong", field="FAFO_ENGINE_URLS"),
         Problem("wrong", file="facts.jsonl", line=3, field="source.elements.key"),
         Problem("wrong", file="classes/gone.toml", field="class.gone.vars"),
     ):
         (found,) = located(SourceError(problem), root).problems
         assert (found.line, found.message, found.field) == (problem.line, "wrong", problem.field)
+        assert found.file == problem.file or problem.field == "nothing.like.this"
     elsewhere = SourceError(Problem("wrong", field="model.path"))
     assert located(elsewhere, tmp_path_factory.mktemp("empty")) is elsewhere
