@@ -67,7 +67,7 @@ def main() -> None:
         measured("and prompts", count, lambda: requests.extend(encode(view)))
         measured("the fake engine alone", count, lambda: asyncio.run(answer(view, requests)))
         supervisor = Supervisor(plan_run(view), folder / "runs" / "main", Silent())
-        measured("fafo run, all of it", count, lambda: asyncio.run(supervisor.run()))
+        measured("fafo run, all of it", count, supervisor.run)
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import errno
+import io
 import sys
 import traceback
 from pathlib import Path
@@ -12,7 +13,7 @@ import click
 
 from fafo_build.cli.build import build
 from fafo_build.cli.init import init
-from fafo_build.errors import ExitCode, FafoError
+from fafo_build.errors import DeclarationError, ExitCode, FafoError
 from fafo_run.cli.export import export
 from fafo_run.cli.items import items
 from fafo_run.cli.model import model
@@ -28,6 +29,10 @@ class _Located(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
+            if not Path(ctx.params["folder"]).is_dir():
+                raise DeclarationError.of(
+                    f"no folder {ctx.params['folder']}", cure="name a project's folder with -C"
+                )
             return super().invoke(ctx)
         except FafoError as error:
             from fafo_build.project.locate import located
@@ -59,6 +64,7 @@ def main() -> None:
 
 
 def _run() -> int:
+    _print_utf8()
     try:
         code = cli.main(standalone_mode=False)
     except FafoError as error:
@@ -69,15 +75,21 @@ def _run() -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except BrokenPipeError:
-        # The reader of our output went away (`fafo show | head`): nothing is wrong with the state.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + 13
-    except Exception:  # noqa: BLE001 - printed whole, with its own exit code
+    except Exception as error:  # noqa: BLE001 - printed whole, with its own exit code
+        if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            click.echo("no space left where the output goes\n  cure: make room, or print elsewhere", err=True)
+            return ExitCode.USER_ERROR
         traceback.print_exc()
         click.echo(_bug_report(), err=True)
         return ExitCode.BUG
     return code if isinstance(code, int) else ExitCode.DONE
+
+
+def _print_utf8() -> None:
+    """Print data as UTF-8 whatever the locale says: it is read by programs, and rows hold any character."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def _bug_report() -> str:

@@ -44,9 +44,22 @@ def filter_options(command: _Command) -> _Command:
 
 def run_folder(project: Project, name: str) -> Path:
     """Return the folder of a run. Raises `click.UsageError` for a name that isn't a plain folder name."""
-    if not name or name.startswith(".") or "/" in name or "\0" in name:
+    if not name or name.startswith(".") or "/" in name or "\0" in name or len(name.encode()) > 100:
         raise click.UsageError(f"--run takes a plain folder name, not {name!r}")
     return project.runs_dir / name
+
+
+def check_current(project: Project) -> None:
+    """Raise `BakeError` when build/ isn't what the sources give: a run would ask what nobody declares now."""
+    from fafo_build.bake.plan import plan_build
+    from fafo_build.errors import BakeError, Problem
+
+    plan = plan_build(project)
+    changed = [f"class {waiting.name}: {reason}" for waiting in plan.waiting for reason in waiting.reasons]
+    if changed:
+        raise BakeError(
+            Problem(line, cure="run `fafo build`, or take build/ as it is with --stale") for line in changed
+        )
 
 
 def view_of(

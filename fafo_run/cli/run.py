@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 import click
 
 from fafo_build.cli.options import json_option, print_json, project_of, quiet_option, say
-from fafo_run.cli.options import filter_options, run_folder, run_option, view_of
+from fafo_run.cli.options import check_current, filter_options, run_folder, run_option, view_of
 
 if TYPE_CHECKING:
     from fafo_run.run.supervisor import Outcome
 
 
 @click.command()
+@click.option(
+    "--stale", is_flag=True, help="Use build/ as it is, even when prompts or classes have changed since."
+)
 @click.option(
     "--engine", metavar="ENGINE", help="An engine of fafo.toml, in place of the one each class names."
 )
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 @click.pass_context
 def run(
     context: click.Context,
+    stale: bool,
     engine: str | None,
     classes: tuple[str, ...],
     sources: tuple[str, ...],
@@ -39,42 +43,44 @@ def run(
     Starting again does only what is left. Ctrl-C once finishes what is under way and stops; twice
     stops now. Both leave a safe state.
     """
-    import asyncio
-
     from fafo_run.run.plan import plan_run
     from fafo_run.run.supervisor import Supervisor
     from fafo_run.watch.progress import RunView
 
     project = project_of(context)
+    if not stale:
+        check_current(project)
     plan = plan_run(view_of(project, classes=classes, sources=sources, limit=limit), engine)
-    with RunView(plan, as_json=log_json, quiet=quiet or as_json) as view:
-        outcome = asyncio.run(Supervisor(plan, run_folder(project, run_name), view).run())
+    with RunView(plan, as_json=log_json, quiet=quiet or (as_json and not log_json)) as view:
+        outcome = Supervisor(plan, run_folder(project, run_name), view).run()
+        view.ended(outcome)
     if as_json:
         print_json(outcome.as_json())
-    else:
+    elif not log_json:
         _print(outcome, quiet=quiet)
     context.exit(outcome.exit_code)
 
 
 def _print(outcome: Outcome, *, quiet: bool) -> None:
-    from fafo_run.watch.progress import percent
+    from fafo_run.watch.progress import cache_share
 
     snapshot = outcome.snapshot
+    done_before = snapshot.before - snapshot.failed_before
     parts = [f"{snapshot.completed} done", f"{snapshot.failed} failed"]
     parts += [f"{count} ended by {name}" for name, count in snapshot.finish_reasons.items() if name != "stop"]
     parts += [f"{snapshot.empty} empty"] if snapshot.empty else []
-    if snapshot.before:
-        parts.append(f"{snapshot.before} done before")
-    if snapshot.left:
-        parts.append(f"{snapshot.left} left")
+    parts += [f"{done_before} done before"] if done_before else []
+    parts += [f"{snapshot.failed_before} failed before"] if snapshot.failed_before else []
+    parts += [f"{snapshot.left} left"] if snapshot.left else []
     if snapshot.completed:
         parts.append(f"{snapshot.completed / max(snapshot.elapsed, 1e-9):.1f}/s")
-    if snapshot.hit_rate is not None:
-        parts.append(
-            f"{percent(snapshot.hit_rate)} of prompt tokens from cache (ceiling {percent(snapshot.ceiling)})"
-        )
+        parts.append(cache_share(snapshot))
     say("  " + " · ".join(parts), quiet=quiet)
-    if not snapshot.completed and not snapshot.failed and not outcome.interrupted:
-        say("  nothing to do: every item has a result", quiet=quiet)
+    for code, found in snapshot.failures.items():
+        say(f"  {code}: {found.count}, the first: {found.example}", quiet=quiet)
+    if snapshot.failed_before:
+        say("  what failed before stays failed until its row, prompt or parameters change", quiet=quiet)
+    if not snapshot.left and not snapshot.completed and not snapshot.failed:
+        say("  nothing to do: every item has an outcome", quiet=quiet)
     if outcome.interrupted:
         say("  interrupted; the state is safe, and the same command goes on from here", quiet=quiet)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,7 +46,8 @@ def open_writer(path: Path) -> Iterator[Writer]:
         raise DeclarationError.of(
             f"can't tell the format from the ending of {path.name}", cure="end it in .jsonl or .parquet"
         )
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    path = path.resolve()  # a link keeps pointing at what is written
+    beside = path.with_name(f".fafo-{os.getpid()}.tmp")
     try:
         with beside.open("wb") as file:
             writer = kind(file)
@@ -56,11 +58,15 @@ def open_writer(path: Path) -> Iterator[Writer]:
         beside.replace(path)
         _sync_folder(path.parent)
     except OSError as error:
-        raise StoreError.of(
-            f"can't write {path}: {error.strerror}", cure="make room, or name another place"
-        ) from error
+        raise StoreError.of(f"can't write {path}: {error.strerror}", cure=_cure(path, error)) from error
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _cure(path: Path, error: OSError) -> str:
+    if error.errno == errno.ENOENT:
+        return f"make the folder {path.parent}"
+    return "make room" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "name another place"
 
 
 class JsonLines:

@@ -179,19 +179,24 @@ class Queue:
                         retired += part.retire(entry.offset)
             return retired
 
-    def discard(self, unwanted: Wanted) -> int:
-        """Mark every item done that is unwanted, without a record; return how many. For the start of a run.
+    def drop(self, unwanted: Wanted) -> int:
+        """Remove the segments in which every item that waits is unwanted; return how many items went.
 
-        For items that the declaration doesn't stand for any more: what it stands for now is queued anew.
+        For items that the declaration doesn't stand for any more. They aren't marked as done, since nothing
+        was done; where others wait beside them they go on waiting. Raises `StoreError`.
         """
-        with self._maintain, self._state:
+        with self._maintain:
             self._check()
-            discarded = 0
-            for part in self._parts.values():
-                for entry in part.living():
-                    if unwanted(part.read(entry)):
-                        discarded += part.retire(entry.offset)
-            return discarded
+            dropped = 0
+            for part in self._listed():
+                waiting = part.live
+                if (
+                    waiting
+                    and not part.growing
+                    and all(unwanted(part.read(entry)) for entry in part.living())
+                ):
+                    dropped += waiting if self._remove(part, waiting) else 0
+            return dropped
 
     def sync_markers(self) -> None:
         """Make all markers durable. Raises `SyncFailed`; then the queue does nothing any more."""
@@ -293,10 +298,11 @@ class Queue:
         done = [part for part in self._listed() if part.live == 0 and not part.growing]
         return sum(self._remove(part) for part in done)
 
-    def _remove(self, part: Part) -> bool:
+    def _remove(self, part: Part, waiting: int = 0) -> bool:
+        """Remove a segment in which no more than `waiting` items wait; False when it has to stay."""
         found = scan(part.file, part.header)
         new_damage = {gap.offset for gap in found.gaps if not gap.tail} - part.gaps
-        if found.live or new_damage:
+        if found.live > waiting or new_damage:
             return False
         if not refusing(part.file.path, self._disk.lock, part.file.fd, exclusive=True):
             return False

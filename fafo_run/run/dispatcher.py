@@ -6,8 +6,7 @@ Retry and outages are `Patience`, warm prefixes are `Warmth`; the loop only call
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from fafo_run.engines.base import Answer, Capabilities, Completion, Engine, Prefix, Request, Unavailable
 from fafo_run.item import Claim, Provenance, Record
@@ -16,7 +15,7 @@ from fafo_run.run import records
 from fafo_run.run.completer import Completer
 from fafo_run.run.patience import Patience
 from fafo_run.run.state import RunState
-from fafo_run.run.view import ClassView
+from fafo_run.run.view import ClassView, View
 from fafo_run.run.warmth import Warmth
 
 _IDLE = 0.02
@@ -31,7 +30,7 @@ class Dispatcher:
         queue: Queue,
         engine: Engine,
         capabilities: Capabilities,
-        classes: Mapping[str, ClassView],
+        view: View,
         completer: Completer,
         state: RunState,
         patience: Patience,
@@ -41,8 +40,8 @@ class Dispatcher:
         self._queue = queue
         self._engine = engine
         self._capabilities = capabilities
-        self._classes = classes
-        """By name; every item that the queue hands out is of one of these, as it is baked now."""
+        self._view = view
+        self._classes = {of.name: of for of in view.classes}
         self._completer = completer
         self._state = state
         self._patience = patience
@@ -95,17 +94,22 @@ class Dispatcher:
         return []
 
     def _prefix(self, claims: list[Claim]) -> Prefix:
-        shared = claims[0].item.provenance
-        return Prefix(shared.artifact, self._classes[shared.class_name].artifact.prefix)
+        artifact = self._class_of(claims[0]).artifact
+        return Prefix(artifact.hash, artifact.prefix)
+
+    def _class_of(self, claim: Claim) -> ClassView:
+        """Return the class that stands for this work now; the queue hands out no other."""
+        return self._classes[self._view.owner(claim.item.provenance) or ""]
 
     async def _warm(self, claims: list[Claim], prefix: Prefix) -> bool:
-        sent = time.monotonic()
         try:
             await self.warmth.ensure(prefix)
         except Unavailable as error:
-            self._lost(claims, sent, error)
+            self._patience.outage(str(error))
+            self._queue.release(claims)
             self._landed(claims)
             return False
+        self._patience.end_of_outage()
         return True
 
     def _submit(self, claims: list[Claim], prefix: Prefix) -> None:
@@ -114,11 +118,10 @@ class Dispatcher:
         flight.add_done_callback(self._note)
 
     async def _fly(self, claims: list[Claim], prefix: Prefix) -> None:
-        sent = time.monotonic()
         try:
             completions = await self._engine.generate([self._request(claim, prefix) for claim in claims])
         except Unavailable as error:
-            self._lost(claims, sent, error)
+            await self._lost(claims, prefix, error)
         else:
             self._patience.answered(claims)
             for claim, completion in zip(claims, completions, strict=True):
@@ -128,7 +131,7 @@ class Dispatcher:
 
     def _request(self, claim: Claim, prefix: Prefix) -> Request:
         item = claim.item
-        sampling = self._classes[item.provenance.class_name].sampling
+        sampling = self._class_of(claim).sampling
         return Request(item.identity, claim.attempt, prefix, item.suffix, sampling, item.seed)
 
     def _record(self, claim: Claim, completion: Completion, prefix: Prefix) -> Record:
@@ -139,17 +142,17 @@ class Dispatcher:
         return records.rejected(claim, completion, shared)
 
     def _shared(self, claim: Claim) -> Provenance:
-        of = claim.item.provenance
-        found = self._provenance.get((of.class_name, of.source))
+        of, source = self._class_of(claim), claim.item.provenance.source
+        found = self._provenance.get((of.name, source))
         if found is None:
-            found = records.by_engine(of, self._capabilities)
-            self._provenance[of.class_name, of.source] = found
+            found = records.provenance(of, source, self._capabilities)
+            self._provenance[of.name, source] = found
         return found
 
-    def _lost(self, claims: list[Claim], sent: float, error: Unavailable) -> None:
+    async def _lost(self, claims: list[Claim], prefix: Prefix, error: Unavailable) -> None:
         """Put claims back, but for those whose attempts are used up."""
         self.warmth.forget()
-        used_up = self._patience.lost(claims, sent, str(error))
+        used_up = await self._patience.lost(claims, prefix, str(error))
         for claim in used_up:
             self._completer.record(records.exhausted(claim, self._shared(claim), str(error)), claim)
         self._queue.release([claim for claim in claims if claim not in used_up])

@@ -91,18 +91,16 @@ class Producer(threading.Thread):
         shared = self._provenance(item.of, item.row.source)
         made = self._make(item, recheck=first or _sampled(item.identity))
         if isinstance(made, Prompt):
-            lane = lane_of(made.prompt_tokens, self._view.project.run.lanes, self._context_length)
-            self._batch.append(records.queued(item, shared, seed(item.identity), made, lane))
+            self._batch.append(records.queued(item, shared, seed(item.identity), made, self._lane(made)))
         else:
             failure, prompt = made
-            lane = (
-                lane_of(prompt.prompt_tokens, self._view.project.run.lanes, self._context_length)
-                if prompt
-                else 0
-            )
+            lane = self._lane(prompt) if prompt else 0
             early = records.failed_early(item, shared, seed(item.identity), failure, prompt, lane)
             self._wait_while(lambda: self._completer.backlog > Completer.BACKLOG)
             self._completer.record(early)
+
+    def _lane(self, prompt: Prompt) -> int:
+        return lane_of(prompt.prompt_tokens, self._view.project.run.lanes, self._context_length)
 
     def _provenance(self, of: ClassView, source: str) -> Provenance:
         found = self._shared.get((of.name, source))

@@ -20,32 +20,37 @@ _EVERY = 1.0
 class Progress:
     """Writes the file, atomically, about once a second."""
 
-    def __init__(self, directory: RunDirectory, capabilities: Capabilities, totals: Totals) -> None:
+    def __init__(self, directory: RunDirectory) -> None:
         self._directory = directory
-        self._capabilities = capabilities
-        self._totals = totals
+        self._content: dict[str, Any] = {"pid": os.getpid(), "total": None, "servers": []}
         self._written = 0.0
+        self.engine: Capabilities | None = None
+        """Who answers, once that is known."""
 
-    def write(self, snapshot: Snapshot, status: str) -> None:
-        """Write how things stand; `running` at most once a second, every other status at once."""
-        now = time.monotonic()
-        if status == "running" and now - self._written < _EVERY:
+    def begin(self, totals: Totals) -> None:
+        """The view is counted."""
+        self._content["total"] = sum(totals.by_class.values())
+        self._write("running")
+
+    def tick(self, snapshot: Snapshot) -> None:
+        """Write how things stand, at most once a second."""
+        if time.monotonic() - self._written < _EVERY:
             return
-        self._written = now
-        self._directory.write_progress(self._content(snapshot, status))
-
-    def _content(self, snapshot: Snapshot, status: str) -> dict[str, Any]:
-        return {
-            "status": status,
-            "pid": os.getpid(),
-            "updated": time.time(),
-            "total": snapshot.total,
-            "by_class": dict(self._totals.by_class),
-            "by_source": dict(self._totals.by_source),
+        self._content |= {
             "in_flight": snapshot.in_flight,
             "rate": snapshot.rate,
             "eta": snapshot.eta,
             "notice": snapshot.notice,
-            "engine": self._capabilities.engine,
-            "servers": list(self._capabilities.servers),
         }
+        if self.engine is not None:
+            self._content |= {"engine": self.engine.engine, "servers": list(self.engine.servers)}
+        self._write("running")
+
+    def end(self, status: str) -> None:
+        """Write how the run ended: `finished`, `interrupted` or `failed`."""
+        self._write(status)
+
+    def _write(self, status: str) -> None:
+        self._written = time.monotonic()
+        self._content |= {"status": status, "updated": time.time()}
+        self._directory.write_progress(self._content)

@@ -13,9 +13,9 @@ from fafo_run.run.view import ClassView, ViewItem
 from fafo_run.version import VERSION
 
 
-def provenance(of: ClassView, source: str) -> Provenance:
-    """Return what all items of a class and a source share, as it stands in the queue: no engine yet."""
-    return Provenance(
+def provenance(of: ClassView, source: str, engine: Capabilities | None = None) -> Provenance:
+    """Return what all items of a class and a source share: in the queue without an engine, then with it."""
+    shared = Provenance(
         class_name=of.name,
         source=source,
         artifact=of.artifact.hash,
@@ -25,15 +25,10 @@ def provenance(of: ClassView, source: str) -> Provenance:
         sampling_hash=of.sampling_hash,
         fafo_version=VERSION,
     )
-
-
-def by_engine(of: Provenance, capabilities: Capabilities) -> Provenance:
-    """Return the provenance of an answer by this engine."""
+    if engine is None:
+        return shared
     return evolve(
-        of,
-        engine=capabilities.engine,
-        engine_version=capabilities.version,
-        engine_settings=capabilities.settings,
+        shared, engine=engine.engine, engine_version=engine.version, engine_settings=engine.settings
     )
 
 

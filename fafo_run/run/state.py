@@ -10,9 +10,9 @@ import time
 from collections import Counter, deque
 from collections.abc import Mapping
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
-from fafo_run.item import Output, Record
+from fafo_run.item import Failure, Output, Record
 
 
 @frozen
@@ -31,6 +31,15 @@ class ClassCount:
 
 
 @frozen
+class Failures:
+    """Failures of this run that have one code."""
+
+    count: int
+    example: str
+    """The first of them, in one line: `exam · elements · Fe: elements.csv:2: …`."""
+
+
+@frozen
 class Snapshot:
     """A run at one moment."""
 
@@ -46,10 +55,14 @@ class Snapshot:
     """Outputs by what ended them: `stop`, `length`, or what the engine said."""
     empty: int
     """Outputs that have no token, or no other than the one that ended them."""
+    failures: Mapping[str, Failures]
+    """By failure code."""
     rate: float
     """Finished items per second over the last minute; of this run alone, so that a resumed run's ETA
     is true.
     """
+    eta: float | None
+    """Seconds until all is done, by the work that is left in tokens; None while there is no rate."""
     notice: str
     """What the run waits for; empty when it goes on."""
     elapsed: float
@@ -86,11 +99,6 @@ class Snapshot:
         return max(0, self.total - self.before - self.completed - self.failed)
 
     @property
-    def eta(self) -> float | None:
-        """Seconds until all is done at the present rate; None while there is no rate."""
-        return self.left / self.rate if self.rate > 0 else None
-
-    @property
     def hit_rate(self) -> float | None:
         """Cached of all prompt tokens; None before the first answer."""
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
@@ -111,6 +119,8 @@ class RunState:
 
     totals: Mapping[str, int]
     """Items per class."""
+    costs: Mapping[str, float] = field(factory=dict)
+    """Expected output tokens per item of a class, for as long as none was seen."""
     in_flight: int = 0
     notice: str = ""
     _began: float = field(factory=time.monotonic)
@@ -121,7 +131,11 @@ class RunState:
     _tokens: Counter[str] = field(factory=Counter)
     _finish_reasons: Counter[str] = field(factory=Counter)
     _empty: int = 0
-    _recent: deque[tuple[float, int]] = field(factory=deque)
+    _output_tokens: Counter[str] = field(factory=Counter)
+    """By class."""
+    _failures: dict[str, Failures] = field(factory=dict)
+    _recent: deque[tuple[float, int, int]] = field(factory=deque)
+    """Of each group commit: when, how many records, how many output tokens."""
     _lock: threading.Lock = field(factory=threading.Lock)
 
     def found_done(self, class_name: str, *, failed: bool) -> None:
@@ -133,6 +147,7 @@ class RunState:
     def count(self, records: list[Record]) -> None:
         """Add records that are durable now."""
         now = time.monotonic()
+        made = 0
         with self._lock:
             for record in records:
                 name = record.provenance.class_name
@@ -141,12 +156,14 @@ class RunState:
                     self._tokens["prompt"] += record.prompt_tokens
                     self._tokens["cached"] += record.outcome.cached_tokens
                     self._tokens["expected"] += record.outcome.expected_cached_tokens
-                    self._tokens["output"] += len(record.outcome.ids)
+                    self._output_tokens[name] += len(record.outcome.ids)
+                    made += len(record.outcome.ids)
                     self._finish_reasons[record.outcome.finish_reason.type] += 1
                     self._empty += record.outcome.is_empty
                 else:
                     self._failed[name] += 1
-            self._recent.append((now, len(records)))
+                    self._note(record, record.outcome)
+            self._recent.append((now, len(records), made))
             while self._recent and self._recent[0][0] < now - _WINDOW:
                 self._recent.popleft()
 
@@ -155,18 +172,22 @@ class RunState:
         now = time.monotonic()
         with self._lock:
             span = min(_WINDOW, max(now - self._began, 1e-9))
-            recent = sum(count for at, count in self._recent if at >= now - _WINDOW)
+            recent = [(items, made) for at, items, made in self._recent if at >= now - _WINDOW]
+            by_class = {name: self._class_count(name, total) for name, total in self.totals.items()}
+            speed = sum(made for _, made in recent) / span
             return Snapshot(
-                by_class={name: self._class_count(name, total) for name, total in self.totals.items()},
+                by_class=by_class,
                 queued=queued,
                 in_flight=self.in_flight,
                 prompt_tokens=self._tokens["prompt"],
                 cached_tokens=self._tokens["cached"],
                 expected_cached_tokens=self._tokens["expected"],
-                output_tokens=self._tokens["output"],
+                output_tokens=self._output_tokens.total(),
                 finish_reasons=dict(self._finish_reasons),
                 empty=self._empty,
-                rate=recent / span,
+                failures=dict(self._failures),
+                rate=sum(items for items, _ in recent) / span,
+                eta=self._tokens_left(by_class) / speed if speed else None,
                 notice=self.notice,
                 elapsed=now - self._began,
             )
@@ -176,3 +197,22 @@ class RunState:
         # A row that stands twice in its source is found done twice; the total counts it once.
         before = min(self._before[name], max(0, total - completed - failed))
         return ClassCount(total, before, min(self._failed_before[name], before), completed, failed)
+
+    def _tokens_left(self, by_class: Mapping[str, ClassCount]) -> float:
+        """Return how many output tokens what is left will take: classes differ too much to count items."""
+        left = 0.0
+        for name, count in by_class.items():
+            done = self._completed[name]
+            cost = self._output_tokens[name] / done if done else self.costs.get(name, 1.0)
+            left += max(0, count.total - count.before - count.completed - count.failed) * cost
+        return left
+
+    def _note(self, record: Record, failure: Failure) -> None:
+        of = record.provenance
+        code = failure.code.value
+        known = self._failures.get(code)
+        if known is None:
+            example = f"{of.class_name} · {of.source} · {record.key}: {failure.message}"
+            self._failures[code] = Failures(1, example)
+        else:
+            self._failures[code] = evolve(known, count=known.count + 1)

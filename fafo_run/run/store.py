@@ -32,7 +32,6 @@ class RunStore:
 
         Raises `StoreBusy` when another run has it, `StoreError` when it can't be used.
         """
-        folder.parent.mkdir(parents=True, exist_ok=True)
         directory = RunDirectory.own(folder)
         try:
             report = recover(directory)
@@ -59,7 +58,7 @@ class RunStore:
         return sum(
             counts.outputs + counts.failed
             for group, counts in self.results.summary().groups.items()
-            if group.class_name in names and view.is_current(group)
+            if view.owner(group) in names
         )
 
     def close(self, *, clean: bool) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,6 +32,7 @@ from fafo_run.run.view import View, items
 
 _TICK = 0.25
 """Seconds between two snapshots."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @frozen
@@ -94,6 +95,8 @@ class Outcome:
             "prompt_tokens": snapshot.prompt_tokens,
             "cached_tokens": snapshot.cached_tokens,
             "ceiling_tokens": snapshot.expected_cached_tokens,
+            "failed_before": snapshot.failed_before,
+            "failures": {code: found.count for code, found in snapshot.failures.items()},
             "output_tokens": snapshot.output_tokens,
             "finish_reasons": dict(snapshot.finish_reasons),
             "empty": snapshot.empty,
@@ -101,6 +104,20 @@ class Outcome:
             "ceiling": snapshot.ceiling,
             "seconds": snapshot.elapsed,
         }
+
+
+@contextmanager
+def terminating() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does, so that a store is closed by whatever ends the run."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @define
@@ -113,32 +130,42 @@ class Supervisor:
     listener: Listener
     _interrupts: int = field(default=0, init=False)
 
-    async def run(self) -> Outcome:
-        """Run until every item of the plan has an outcome, or until interrupted.
+    def run(self) -> Outcome:
+        """Run until every item of the plan has an outcome, or until interrupted by SIGINT or SIGTERM.
 
         Raises `StoreError` when the store can't be used or a disk refuses, `EngineError` when the engine
         can't start or is gone for good, `SourceError` when a source can't be read. What was acknowledged
         until then is safe.
         """
-        store = RunStore.open(self.folder, self._view.project.run)
-        clean = True
+        with terminating():
+            store = RunStore.open(self.folder, self._view.project.run)
+            progress = Progress(store.directory)
+            clean, status = True, "failed"
+            try:
+                outcome = self._guarded(store, progress)
+                status = "interrupted" if outcome.interrupted else "finished"
+                return outcome
+            except StoreError:
+                clean = False
+                raise
+            finally:
+                # An error that is on its way already says more than a progress.json that can't be written.
+                with suppress(StoreError):
+                    progress.end(status)
+                store.close(clean=clean)
+
+    def _guarded(self, store: RunStore, progress: Progress) -> Outcome:
+        """Do the run; an interrupt before the roles are at work ends it with what was known until then."""
+        totals = Totals({of.name: 0 for of in self._view.classes}, {}, 0, 0)
         try:
             for line in store.recovered:
                 self.listener.notice(f"recovered: {line}")
             totals = count(self._view, self.folder)
-            finished = self._finished(store, totals)
-            if finished is not None:
-                return finished
-            engine = self._engine()
-            try:
-                return await self._run(store, engine, await engine.start(), totals)
-            finally:
-                await engine.stop()
-        except StoreError:
-            clean = False
-            raise
-        finally:
-            store.close(clean=clean)
+            progress.begin(totals)
+            return self._finished(store, totals) or asyncio.run(self._with_engine(store, totals, progress))
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            snapshot = RunState(totals.by_class).snapshot(store.queue.depth())
+            return Outcome(snapshot, interrupted=True, dropped=0, warm_ups=())
 
     def _finished(self, store: RunStore, totals: Totals) -> Outcome | None:
         """Return the outcome of a run that has nothing to do, and so needs no engine; None if it has."""
@@ -151,11 +178,18 @@ class Supervisor:
             state.found_done(item.of.name, failed=not store.results.has_output(item.identity))
         return Outcome(state.snapshot(store.queue.depth()), interrupted=False, dropped=0, warm_ups=())
 
+    async def _with_engine(self, store: RunStore, totals: Totals, progress: Progress) -> Outcome:
+        engine = self._engine()
+        try:
+            return await self._run(store, engine, await engine.start(), totals, progress)
+        finally:
+            await engine.stop()
+
     async def _run(
-        self, store: RunStore, engine: Engine, capabilities: Capabilities, totals: Totals
+        self, store: RunStore, engine: Engine, capabilities: Capabilities, totals: Totals, progress: Progress
     ) -> Outcome:
         preflight.check(self._view, capabilities)
-        superseded = store.queue.discard(lambda item: not self._view.is_current(item.provenance))
+        superseded = store.queue.drop(lambda item: self._view.owner(item.provenance) is None)
         store.queue.select(self._wanted())
         started = Started(
             capabilities=capabilities,
@@ -165,54 +199,40 @@ class Supervisor:
             superseded=superseded,
         )
         self.listener.started(started)
-        state = RunState(totals.by_class)
+        progress.engine = capabilities
+        state = RunState(totals.by_class, self._costs())
         completer = Completer(store.queue, store.results, state)
         producer = Producer(
             self._view, self._encoders(), store.queue, store.results, completer, state,
             preflight.context_length(self._view, capabilities),
         )  # fmt: skip
         dispatcher = Dispatcher(
-            store.queue, engine, capabilities, {of.name: of for of in self._view.classes},
-            completer, state, Patience(self._view.project.run.attempts),
-            producing=producer.is_alive,
+            store.queue, engine, capabilities, self._view, completer, state,
+            Patience(engine, self._view.project.run.attempts), producing=producer.is_alive,
         )  # fmt: skip
-        progress = Progress(store.directory, capabilities, totals)
-        completer.start()
-        producer.start()
-        try:
-            await self._watch(dispatcher, producer, completer, state, store, progress)
-        finally:
-            producer.stop()
-            producer.join()
-            completer.finish()
-            snapshot = state.snapshot(store.queue.depth())
-            progress.write(snapshot, "interrupted" if self._interrupts else "finished")
-        if producer.fault is not None:
-            raise producer.fault
-        return Outcome(snapshot, bool(self._interrupts), completer.dropped, tuple(dispatcher.warmth.done))
-
-    async def _watch(
-        self,
-        dispatcher: Dispatcher,
-        producer: Producer,
-        completer: Completer,
-        state: RunState,
-        store: RunStore,
-        progress: Progress,
-    ) -> None:
-        """Wait for the dispatcher, tell the listener meanwhile, and pass interrupts and faults on."""
         task = asyncio.create_task(dispatcher.run())
         with self._interruptible(dispatcher, producer, task):
-            while not task.done():
-                await asyncio.wait({task}, timeout=_TICK)
-                if producer.fault is not None or completer.fault is not None:
-                    producer.stop()
-                    dispatcher.drain()
-                snapshot = state.snapshot(store.queue.depth())
-                self.listener.tick(snapshot)
-                progress.write(snapshot, "running")
+            completer.start()
+            producer.start()
+            try:
+                while not task.done():
+                    await asyncio.wait({task}, timeout=_TICK)
+                    if producer.fault is not None or completer.fault is not None:
+                        producer.stop()
+                        dispatcher.drain()
+                    snapshot = state.snapshot(store.queue.depth())
+                    self.listener.tick(snapshot)
+                    progress.tick(snapshot)
+            finally:
+                producer.stop()
+                producer.join()
+                completer.finish()
         if not task.cancelled():
             task.result()
+        if producer.fault is not None:
+            raise producer.fault
+        snapshot = state.snapshot(store.queue.depth())
+        return Outcome(snapshot, bool(self._interrupts), completer.dropped, tuple(dispatcher.warmth.done))
 
     @contextmanager
     def _interruptible(
@@ -230,13 +250,15 @@ class Supervisor:
                 task.cancel()
 
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        before = {number: signal.getsignal(number) for number in _SIGNALS}
+        for number in _SIGNALS:
             loop.add_signal_handler(number, interrupt)
         try:
             yield
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number, handler in before.items():
                 loop.remove_signal_handler(number)
+                signal.signal(number, handler)
 
     @property
     def _view(self) -> View:
@@ -253,6 +275,9 @@ class Supervisor:
             eos_ids=facts.eos_ids,
         )
 
+    def _costs(self) -> dict[str, float]:
+        return {of.name: of.sampling.max_new_tokens for of in self._view.classes}
+
     def _encoders(self) -> dict[str, PromptEncoder]:
         return {of.name: PromptEncoder(of.artifact, of.model.encoder) for of in self._view.classes}
 
@@ -260,11 +285,12 @@ class Supervisor:
         """Return which waiting items belong to this run: the filters hold for what an earlier run
         queued, too.
         """
-        chosen = {(of.name, source.name) for of in self._view.classes for source in of.sources}
+        chosen = {(of.work, source.name) for of in self._view.classes for source in of.sources}
         limited = None if self._view.limit is None else {item.identity for item in items(self._view)}
 
         def wanted(item: QueuedItem) -> bool:
             of = item.provenance
-            return (of.class_name, of.source) in chosen and (limited is None or item.identity in limited)
+            work = (of.artifact, of.sampling_hash, of.model_fingerprint)
+            return (work, of.source) in chosen and (limited is None or item.identity in limited)
 
         return wanted

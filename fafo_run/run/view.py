@@ -7,6 +7,8 @@ The producer makes work of it; status, verify and export hold the results agains
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
 
 from attrs import asdict, evolve, frozen
 
@@ -20,6 +22,9 @@ from fafo_run.identity import identity
 from fafo_run.item import BrokenRow, Provenance, Row, Value
 from fafo_run.results.summary import Group
 from fafo_run.sources.view import open_source
+
+Work = tuple[str, str, str]
+"""Artifact, sampling hash and model fingerprint: with a row, all that an identity is made of."""
 
 
 @frozen
@@ -48,8 +53,8 @@ class ClassView:
         return self.artifact.model.digest
 
     @property
-    def work(self) -> tuple[str, str, str]:
-        """What the class asks, and of whom: artifact, sampling hash and model fingerprint."""
+    def work(self) -> Work:
+        """What the class asks, and of whom."""
         return self.artifact.hash, self.sampling_hash, self.model_fingerprint
 
     @property
@@ -74,9 +79,9 @@ class View:
     """In the order in which their items come."""
     limit: int | None
     """The most items of each class; None: all."""
-    current: frozenset[tuple[str, str, str, str]]
-    """Class, artifact, sampling hash and model fingerprint of every class of the project as it is
-    baked now.
+    owners: Mapping[tuple[Work, str], str]
+    """Work and source to the class in whose name it is asked now, for all classes of the project. A result
+    belongs to a class by its work, since the class may have been renamed, or have a twin.
     """
 
     @property
@@ -85,9 +90,9 @@ class View:
         used = {source.name for of in self.classes for source in of.sources}
         return tuple(source for name, source in self.project.sources.items() if name in used)
 
-    def is_current(self, of: Provenance | Group) -> bool:
-        """Say whether work of this kind is what its class stands for now."""
-        return (of.class_name, of.artifact, of.sampling_hash, of.model_fingerprint) in self.current
+    def owner(self, of: Provenance | Group) -> str | None:
+        """Return the class that stands for such work now; None when none does: it is superseded."""
+        return self.owners.get(((of.artifact, of.sampling_hash, of.model_fingerprint), of.source))
 
 
 @frozen
@@ -115,25 +120,23 @@ def open_view(
     check_names("class", classes, project.classes)
     check_names("source", sources, project.sources)
     every = {name: _class_view(project, baked, name) for name in project.classes}
+    owners: dict[tuple[Work, str], str] = {}
     chosen = []
-    taken: set[tuple[tuple[str, str, str], str]] = set()
     for name, found in every.items():
         feeds = [source for source in found.sources if not sources or source.name in sources]
         if feeds and (not classes or name in classes):
             # Two classes that ask the same of the same rows are one work, with one identity per row.
-            own = tuple(source for source in feeds if (found.work, source.name) not in taken)
-            taken.update((found.work, source.name) for source in own)
+            own = tuple(source for source in feeds if (found.work, source.name) not in owners)
+            owners.update(((found.work, source.name), name) for source in own)
             chosen.append(evolve(found, sources=own))
     if not chosen:
         raise DeclarationError.of(
             "no class uses these sources", cure="leave out --class or --source, or name others"
         )
-    return View(
-        project=project,
-        classes=tuple(chosen),
-        limit=limit,
-        current=frozenset((name, *found.work) for name, found in every.items()),
-    )
+    for name, found in every.items():
+        for source in found.sources:
+            owners.setdefault((found.work, source.name), name)
+    return View(project=project, classes=tuple(chosen), limit=limit, owners=owners)
 
 
 def check_names(kind: str, asked: Collection[str], declared: Mapping[str, object]) -> None:
@@ -153,26 +156,28 @@ def check_names(kind: str, asked: Collection[str], declared: Mapping[str, object
 def items(view: View) -> Iterator[ViewItem]:
     """Yield every item: class by class, so that items of one prefix follow each other.
 
-    A row that stands twice in a source yields the same identity twice. A broken row yields one item
-    per class, however many samples the class asks for: there is one reason to record.
+    A row that stands twice in a source yields the same identity twice, but under a limit, which counts it
+    once. A broken row yields one item per class, however many samples the class asks for: there is one reason
+    to record.
 
     Raises `SourceError`.
     """
     for of in view.classes:
-        left = view.limit
-        for spec in of.sources:
-            if left == 0:
-                break
-            for item in _items_of(of, open_source(spec, view.project.root).rows()):
-                yield item
-                if left is not None:
-                    left -= 1
-                    if left == 0:
-                        break
+        found = (item for spec in of.sources for item in _items_of(of, spec, view.project.root))
+        yield from found if view.limit is None else islice(_once(found), view.limit)
 
 
-def _items_of(of: ClassView, rows: Iterator[Row | BrokenRow]) -> Iterator[ViewItem]:
-    for row in rows:
+def _once(found: Iterator[ViewItem]) -> Iterator[ViewItem]:
+    """Leave repeated items out. Remembers every one, so it is for limited views only."""
+    seen: set[bytes] = set()
+    for item in found:
+        if item.identity not in seen:
+            seen.add(item.identity)
+            yield item
+
+
+def _items_of(of: ClassView, spec: Source, root: Path) -> Iterator[ViewItem]:
+    for row in open_source(spec, root).rows():
         for sample in range(1 if isinstance(row, BrokenRow) else of.sampling.samples):
             name = identity(*of.work, row.source, row.key, row.content_hash, sample)
             yield ViewItem(name, of, row, sample)

@@ -27,8 +27,10 @@ def verify(view: View, reader: RunReader, min_hit_rate: float) -> Report:
     """
     by_class: dict[str, Hits] = {of.name: Hits() for of in view.classes}
     by_server: defaultdict[str, Hits] = defaultdict(Hits)
+    failures = dict.fromkeys(by_class, 0)
     for group, counts in reader.results.summary().groups.items():
-        if group.class_name in by_class and view.is_current(group):
+        owner = view.owner(group)
+        if owner in by_class:
             hits = Hits(
                 items=counts.outputs,
                 prompt_tokens=counts.prompt_tokens,
@@ -36,7 +38,8 @@ def verify(view: View, reader: RunReader, min_hit_rate: float) -> Report:
                 ceiling_tokens=counts.expected_cached_tokens,
                 reached_tokens=counts.credited_tokens,
             )
-            by_class[group.class_name] += hits
+            by_class[owner] += hits
+            failures[owner] += counts.failed
             by_server[group.server or IN_PROCESS] += hits
     # The audit first: what is recorded while it reads can only be missing from it, never doubled by it.
     audit = reader.results.duplicates()
@@ -47,7 +50,7 @@ def verify(view: View, reader: RunReader, min_hit_rate: float) -> Report:
         by_server={name: hits for name, hits in by_server.items() if hits.items},
         completeness=completeness,
         stale=stale,
-        findings=tuple(_findings(by_class, completeness, audit, stale, min_hit_rate)),
+        findings=tuple(_findings(by_class, completeness, audit, stale, failures, min_hit_rate)),
         min_hit_rate=min_hit_rate,
     )
 
@@ -55,7 +58,7 @@ def verify(view: View, reader: RunReader, min_hit_rate: float) -> Report:
 def _completeness(view: View, reader: RunReader, audit: Duplicates) -> Completeness:
     """Hold every item of the view against the results. Takes 16 bytes of memory per item."""
     results = reader.results
-    unrecorded = {identity for identity in reader.queue.retired() if identity not in results}
+    unrecorded = _unrecorded(reader)
     completed, failed, waiting = bytearray(), bytearray(), bytearray()
     lost = set()
     for item in items(view):
@@ -81,6 +84,16 @@ def _completeness(view: View, reader: RunReader, audit: Duplicates) -> Completen
     )
 
 
+def _unrecorded(reader: RunReader) -> set[bytes]:
+    """Return the identities of items that left the queue without a record."""
+    suspects = {identity for identity in reader.queue.retired() if identity not in reader.results}
+    if suspects:
+        # A run may have recorded and retired them since the results were opened.
+        with RunReader.open(reader.directory.path) as later:
+            suspects -= {identity for identity in suspects if identity in later.results}
+    return suspects
+
+
 def _distinct(identities: bytearray) -> int:
     """Return how many different identities of 16 bytes there are: a row may stand twice in its source."""
     halves = np.frombuffer(identities, dtype=">u8").reshape(-1, 2)
@@ -103,6 +116,7 @@ def _findings(
     completeness: Completeness,
     audit: Duplicates,
     stale: tuple[str, ...],
+    failures: Mapping[str, int],
     min_hit_rate: float,
 ) -> Iterator[Finding]:
     for name, hits in by_class.items():
@@ -121,8 +135,11 @@ def _findings(
         yield Finding(Cause.UNDECODABLE, line)
     for line in stale:
         yield Finding(Cause.STALE, line)
+    for name, failed in failures.items():
+        if failed and not by_class[name].items:
+            yield Finding(Cause.NO_RESULTS, f"{name}: no output, {failed} failed")
     total = sum(by_class.values(), Hits())
-    if not total.items:
+    if not total.items and not any(failures.values()):
         yield Finding(Cause.NO_RESULTS, "no item has an output yet")
-    elif not total.ceiling_tokens:
+    elif total.items and not total.ceiling_tokens:
         yield Finding(Cause.NO_CEILING, "no prefix fills a page of the engine's cache")

@@ -26,7 +26,11 @@ def find(view: View, reader: RunReader, name: str) -> list[Shown]:
     `SourceError` when a source can't be read.
     """
     classes = {of.name for of in view.classes}
-    records = [record for record in _matches(reader, name) if record.provenance.class_name in classes]
+    records = [
+        record
+        for record in _matches(reader, name)
+        if (view.owner(record.provenance) or record.provenance.class_name) in classes
+    ]
     if not records:
         raise DeclarationError.of(
             f'no item with the identity or key "{name}" has a result',
@@ -50,7 +54,7 @@ def _matches(reader: RunReader, name: str) -> Iterator[Record]:
 
 def _shown(view: View, record: Record) -> Shown:
     row = _row(view, record)
-    is_current = view.is_current(record.provenance) and row is not None
+    is_current = view.owner(record.provenance) is not None and row is not None
     return shown(record, row, _encoder(view, record), current=is_current)
 
 

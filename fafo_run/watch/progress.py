@@ -7,12 +7,15 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Column
+from rich.text import Text
 
 from fafo_run.run.plan import RunPlan
 from fafo_run.run.state import Snapshot
-from fafo_run.run.supervisor import Started
+from fafo_run.run.supervisor import Outcome, Started
 
 _LINE_EVERY = 10.0
 """Seconds between two lines where no bar can be drawn."""
@@ -33,26 +36,29 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f} %"
 
 
+def cache_share(snapshot: Snapshot) -> str:
+    """Return `96.1 % of prompt tokens from cache (ceiling 96.1 %)`."""
+    return f"{percent(snapshot.hit_rate)} of prompt tokens from cache (ceiling {percent(snapshot.ceiling)})"
+
+
 def summary(snapshot: Snapshot) -> str:
-    """Return a run in one line: `60 done · 0 failed · 1.9/s · 96.1 % of prompt tokens from cache (…)`."""
-    parts = [f"{snapshot.completed} done", f"{snapshot.failed} failed"]
-    if snapshot.rate:
-        parts.append(f"{snapshot.rate:.1f}/s")
+    """Return a run in one line, the most important first: a narrow terminal shows its beginning."""
+    done = snapshot.before + snapshot.completed + snapshot.failed
+    parts = [f"{done}/{snapshot.total}"]
+    parts += [f"{snapshot.failed} failed"] if snapshot.failed else []
+    parts += [snapshot.notice] if snapshot.notice else []
+    parts += [f"{snapshot.rate:.1f}/s"] if snapshot.rate else []
     if snapshot.left and snapshot.eta is not None:
-        parts.append(f"{snapshot.left} left, about {duration(snapshot.eta)}")
-    if snapshot.hit_rate is not None:
-        parts.append(
-            f"{percent(snapshot.hit_rate)} of prompt tokens from cache (ceiling {percent(snapshot.ceiling)})"
-        )
-    if snapshot.notice:
-        parts.append(snapshot.notice)
+        parts.append(f"about {duration(snapshot.eta)} left")
+    parts += [cache_share(snapshot)] if snapshot.hit_rate is not None else []
     return " · ".join(parts)
 
 
 class RunView:
     """Shows a run on stderr, as `run.supervisor.Listener`; a context manager.
 
-    On a terminal a bar per class; elsewhere a line every ten seconds, as text or as JSON.
+    On a terminal a bar per class and a line below them; elsewhere a line every ten seconds, as text or, if
+    asked for, as JSON.
     """
 
     def __init__(self, plan: RunPlan, *, as_json: bool = False, quiet: bool = False) -> None:
@@ -61,79 +67,84 @@ class RunView:
         self._quiet = quiet
         self._console = Console(stderr=True, highlight=False)
         self._printed = time.monotonic()
-        self._bars: Progress | None = None
+        self._bars = Progress(
+            TextColumn("  {task.description}", table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[note]}"),
+            console=self._console,
+        )
         self._tasks: dict[str, TaskID] = {}
+        self._live: Live | None = None
 
     def __enter__(self) -> RunView:
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._bars is not None:
-            self._bars.stop()
+        if self._live is not None:
+            self._live.stop()
 
     def started(self, started: Started) -> None:
         """Say what was found, and draw the bars."""
         engine = started.capabilities
         details = ", ".join(str(value) for value in engine.settings.values() if isinstance(value, str))
         project = self._plan.view.project.name
-        self._say(f"  {project} · {engine.engine}{f' ({details})' if details else ''} · {engine.model}")
+        self.notice(f"{project} · {engine.engine}{f' ({details})' if details else ''} · {engine.model}")
         if started.superseded:
-            self._say(f"  {started.superseded} waiting items are superseded by newer prompts; taken out")
+            self.notice(f"{started.superseded} waiting items are superseded by newer prompts; taken out")
         if started.done or started.waiting:
-            self._say(f"  resuming: {started.done} done, {started.waiting} waiting in the queue")
+            self.notice(
+                f"resuming: {started.done} done or failed before, {started.waiting} waiting in the queue"
+            )
         if started.totals.repeated:
-            self._say(
-                f"  {started.totals.repeated} rows stand more than once in their source; each is taken once"
+            self.notice(
+                f"{_counted(started.totals.repeated, 'row')} more than once in a source; each is taken once"
             )
         if started.totals.broken:
-            self._say(f"  {started.totals.broken} rows can't be read; they become failure records")
+            self.notice(
+                f"{_counted(started.totals.broken, 'row')} can't be read, and will be failure records"
+            )
         if self._console.is_terminal and not self._quiet and not self._json:
             self._draw(started.totals.by_class)
 
     def notice(self, text: str) -> None:
         """Say something that a person should know."""
-        self._say(f"  {text}", event="notice")
+        self._say(f"  {text}", {"event": "notice", "text": text})
 
     def tick(self, snapshot: Snapshot) -> None:
         """Show how things stand."""
-        if self._bars is not None:
+        if self._live is not None:
             for name, count in snapshot.by_class.items():
-                note = (
-                    f"{count.failed + count.failed_before} failed"
-                    if count.failed + count.failed_before
-                    else ""
+                failed = count.failed + count.failed_before
+                self._bars.update(
+                    self._tasks[name],
+                    completed=count.before + count.completed + count.failed,
+                    note=f"{failed} failed" if failed else "",
                 )
-                done = count.before + count.completed + count.failed
-                self._bars.update(self._tasks[name], completed=done, note=note)
-            done = snapshot.before + snapshot.completed + snapshot.failed
-            self._bars.update(self._tasks[""], completed=done, note=summary(snapshot))
+            line = Text(f"  {summary(snapshot)}", no_wrap=True, overflow="ellipsis")
+            self._live.update(Group(self._bars, line))
         elif time.monotonic() - self._printed >= _LINE_EVERY:
             self._printed = time.monotonic()
-            self._say(f"  {summary(snapshot)}", event="progress", values=snapshot_json(snapshot))
+            self._say(f"  {summary(snapshot)}", {"event": "progress"} | snapshot_json(snapshot))
+
+    def ended(self, outcome: Outcome) -> None:
+        """Show the end; as text the command itself says it."""
+        if self._live is not None:
+            self.tick(outcome.snapshot)
+        if self._json:
+            self._say("", {"event": "ended"} | outcome.as_json())
 
     def _draw(self, totals: Mapping[str, int]) -> None:
-        self._bars = Progress(
-            TextColumn("  {task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-            console=self._console,
-        )
-        width = max(map(len, [*totals, "all"]))
+        width = max(map(len, totals))
         for name, total in totals.items():
             self._tasks[name] = self._bars.add_task(name.ljust(width), total=total, note="")
-        if len(totals) > 1:
-            self._tasks[""] = self._bars.add_task("all".ljust(width), total=sum(totals.values()), note="")
-        else:
-            self._tasks[""] = self._tasks[next(iter(totals))]
-        self._bars.start()
+        self._live = Live(self._bars, console=self._console, refresh_per_second=4)
+        self._live.start()
 
-    def _say(self, text: str, *, event: str = "notice", values: Mapping[str, Any] | None = None) -> None:
-        if self._quiet:
-            return
-        if self._json:
-            text = json.dumps({"event": event} | dict(values or {"text": text.strip()}))
-        self._console.print(text, markup=False, soft_wrap=True)
+    def _say(self, text: str, event: Mapping[str, Any]) -> None:
+        if not self._quiet:
+            shown = json.dumps(event) if self._json else text
+            self._console.print(shown, markup=False, soft_wrap=True)
 
 
 def snapshot_json(snapshot: Snapshot) -> dict[str, Any]:
@@ -152,3 +163,7 @@ def snapshot_json(snapshot: Snapshot) -> dict[str, Any]:
         "ceiling": snapshot.ceiling,
         "notice": snapshot.notice,
     }
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"

@@ -54,7 +54,7 @@ class Status:
 
     run: str
     status: str
-    """`new`, `running`, `finished`, `interrupted` or `crashed`."""
+    """`new`, `running`, `finished`, `interrupted`, `failed` or `crashed`."""
     total: int | None
     queued: int
     in_flight: int
@@ -91,10 +91,11 @@ def status_of(view: View, folder: Path) -> Status:
         superseded = empty = 0
         for group, counts in reader.results.summary().groups.items():
             superseded += counts.superseded
-            if not view.is_current(group):
+            owner = view.owner(group)
+            if owner is None:
                 superseded += counts.outputs + counts.failed
                 continue
-            for count in (by_class[group.class_name], by_source.setdefault(group.source, Count())):
+            for count in (by_class[owner], by_source.setdefault(group.source, Count())):
                 count.completed += counts.outputs
                 count.failed += counts.failed
             finish_reasons.update(counts.finish_reasons)
@@ -153,7 +154,8 @@ def _state(directory: RunDirectory, progress: Mapping[str, Any]) -> str:
         return "running"
     if not directory.stopped_cleanly():
         return "crashed"
-    return "interrupted" if progress.get("status") == "interrupted" else "finished"
+    said = progress.get("status")
+    return said if said in ("interrupted", "failed") else "finished"
 
 
 def _size(folder: Path) -> StoreSize:

@@ -109,5 +109,5 @@ def test_make_run_in_a_clean_clone_does_the_main_job_and_the_second_time_nothing
     assert f"{ITEMS} done · 0 failed" in first
     assert f"{ITEMS} of {ITEMS} items · artifacts current · records sound" in first
     second = make()
-    assert "nothing to do: every item has a result" in second
+    assert "nothing to do: every item has an outcome" in second
     assert "unchanged" in second

@@ -86,7 +86,8 @@ def test_one_broken_class_leaves_the_previous_build(project: Path) -> None:
     (project / "prompts" / "rules.md").write_text("{{ nothing }}", "utf-8")
     fafo(project, "build", check=1)
     assert (project / "build" / "fafo.lock").read_bytes() == before
-    assert fafo_json(project, "run")["completed"] == 12
+    assert "prompts/rules.md:1:4" in fafo(project, "run", check=1).stderr
+    assert fafo_json(project, "run", "--stale")["completed"] == 12
 
 
 # ---- sources

@@ -224,3 +224,100 @@ def test_a_filter_leaves_what_an_earlier_run_queued_in_the_queue(tmp_path: Path)
     assert told["left"] == 0
     assert fafo_json(folder, "run")["left"] == 0
     assert fafo_json(folder, "verify")["verdict"] == "ok"
+
+
+def test_a_run_refuses_a_build_that_isnt_current(project: Path) -> None:
+    (project / "prompts" / "rules.md").write_text("Other rules.\n", "utf-8")
+    said = fafo(project, "run", check=1).stderr
+    assert "class ask: prompts/rules.md changed" in said
+    assert "fafo build" in said
+    assert fafo_json(project, "run", "--stale")["completed"] == 12
+
+
+def test_a_renamed_class_keeps_its_results(project: Path) -> None:
+    fafo(project, "run")
+    (project / "classes" / "ask.toml").rename(project / "classes" / "query.toml")
+    fafo(project, "build", "--quiet")
+    assert fafo_json(project, "run")["before"] == 12
+    told = fafo_json(project, "status")
+    assert told["by_class"] == {"query": {"completed": 12, "failed": 0}}
+    assert told["superseded"] == 0
+    assert fafo_json(project, "verify")["by_class"]["query"]["items"] == 12
+    assert {row["class"] for row in exported(project)} == {"query"}
+
+
+def test_what_one_twin_left_in_the_queue_the_other_can_finish(tmp_path: Path) -> None:
+    folder = write_project(tmp_path, 8_000, main=MANY, classes={"ask": CLASS, "twin": CLASS})
+    fafo(folder, "build", "--quiet")
+    process = start(folder, "run", "--quiet", "--class", "ask")
+    wait_for_results(folder)
+    process.kill()
+    process.communicate()
+    told = fafo_json(folder, "run", "--class", "twin")
+    assert told["left"] == 0
+    assert told["before"] + told["completed"] == 8_000
+    assert fafo_json(folder, "verify")["completeness"]["doubled"] == 0
+
+
+def test_verify_is_quiet_beside_a_run_that_works(tmp_path: Path) -> None:
+    folder = write_project(tmp_path, 8_000, main=MANY)
+    fafo(folder, "build", "--quiet")
+    process = start(folder, "run", "--quiet")
+    wait_for_results(folder)
+    verdicts = []
+    while process.poll() is None:
+        told = fafo_json(folder, "verify", check=None)
+        verdicts.append((told["verdict"], [found["cause"] for found in told["causes"]]))
+    process.communicate()
+    assert verdicts
+    assert set(map(str, verdicts)) == {str(("ok", []))}
+
+
+def test_nothing_is_lost_when_a_prompt_changes_and_changes_back(tmp_path: Path) -> None:
+    folder = write_project(tmp_path, 8_000, main=MANY)
+    rules = (folder / "prompts" / "rules.md").read_text("utf-8")
+    fafo(folder, "build", "--quiet")
+    for text in ("Other rules.\n", rules):
+        process = start(folder, "run", "--quiet", "--limit", "4000")
+        wait_for_results(folder)
+        process.kill()
+        process.communicate()
+        (folder / "prompts" / "rules.md").write_text(text, "utf-8")
+        fafo(folder, "build", "--quiet")
+    assert fafo_json(folder, "verify")["causes"] == []
+    fafo(folder, "run")
+    report = fafo_json(folder, "verify")
+    assert report["verdict"] == "ok"
+    assert report["completeness"]["completed"] == 8_000
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_run_starts_leaves_a_safe_state(tmp_path: Path, number: signal.Signals) -> None:
+    folder = write_project(tmp_path, 20_000)
+    fafo(folder, "build", "--quiet")
+    process = start(folder, "run")
+    deadline = time.monotonic() + 60
+    while not (folder / "runs" / "main" / "RUNNING").exists():  # the store is open, the sources are read
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "the state is safe" in said
+    assert fafo_json(folder, "status")["status"] == "interrupted"
+
+
+def test_a_run_that_cant_start_its_engine_is_no_finished_run(project: Path) -> None:
+    (project / "fafo.toml").write_text(
+        MAIN.replace('kind = "fake"\nmax_running = 8', 'kind = "sglang"\nurls = ["http://127.0.0.1:9"]'),
+        "utf-8",
+    )
+    fafo(project, "run", check=1)
+    assert fafo_json(project, "status")["status"] == "failed"
+
+
+def test_a_limit_counts_a_repeated_row_once(project: Path) -> None:
+    rows = rows_of(project)
+    write_rows(project, [rows[0], rows[0], *rows[1:]])
+    told = fafo_json(project, "run", "--limit", "2")
+    assert (told["total"], told["completed"], told["left"]) == (2, 2, 0)

@@ -183,12 +183,17 @@ def test_a_run_sees_only_what_it_selects_and_leaves_the_rest_waiting(directory):
     again.close(clean=False)
 
 
-def test_what_is_discarded_is_done_without_a_record(directory):
+def test_a_segment_is_dropped_only_when_nobody_wants_any_of_it(directory, path):
     queue = Queue(directory)
-    queue.append([item(number) for number in range(6)])
-    assert queue.discard(lambda found: number_of(found) < 4) == 4
-    assert queue.depth() == 2
-    assert numbers(queue.claim(99)) == [4, 5]
+    queue.append([item(1), item(2), item(3)])
+    queue.append([item(number, lane=2048) for number in (4, 5)])
+    queue.close(clean=True)
+    queue = Queue(directory)
+    assert queue.drop(lambda found: number_of(found) > 2) == 2
+    assert sorted(file.name for file in (path / "queue").iterdir()) == ["00000001.seg"]
+    assert queue.depth() == 3
+    assert list(QueueReader.open(path).retired()) == [], "nothing was done, so nothing is marked"
+    assert numbers(queue.claim(99)) == [1, 2, 3]
     queue.close(clean=False)
 
 

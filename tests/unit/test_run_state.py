@@ -1,3 +1,4 @@
+import pytest
 from attrs import evolve
 
 from fafo_run.item import Failure, FailureCode, FinishReason, Output, Provenance, Record, Stage
@@ -38,3 +39,20 @@ def test_a_row_that_stands_twice_in_its_source_isnt_counted_twice() -> None:
         state.found_done("exam", failed=False)
     assert state.snapshot(0).before == 2
     assert state.snapshot(0).left == 0
+
+
+def test_the_time_left_goes_by_tokens_since_classes_differ() -> None:
+    state = RunState({"exam": 10, "story": 10}, {"exam": 2, "story": 200})
+    state.count([OUTPUT] * 10)
+    seen = state.snapshot(0)
+    assert seen.eta is not None
+    per_token = seen.elapsed / 20
+    assert seen.eta == pytest.approx(10 * 200 * per_token, rel=0.2)
+
+
+def test_failures_are_told_by_code_with_the_first_example() -> None:
+    state = RunState({"exam": 10})
+    state.count([FAILED, evolve(FAILED, key="other")])
+    (found,) = state.snapshot(0).failures.items()
+    assert found[0] == "rejected"
+    assert (found[1].count, found[1].example) == (2, "exam · s · k: no")
