@@ -41,4 +41,4 @@ $(VENV)/.test: pyproject.toml constraints.txt $(VENV)/.run
 	touch $@
 
 clean:
-	rm -rf $(VENV) build/*.tmp runs
+	rm -rf $(VENV) build runs
