@@ -38,7 +38,7 @@ class RecoveryReport:
     entries: int
     """Valid entries in the segments that were walked."""
     dropped_bytes: int
-    """Cut from the tails of unsealed segments: interrupted writes, acknowledged to nobody."""
+    """Cut from the tails of unsealed segments: interrupted writes. Those of results are kept."""
     torn: int
     """Segments that had been sealed and weren't any more: their end was lost or damaged."""
     quarantined: int
@@ -234,7 +234,11 @@ def _cut(directory: RunDirectory, file: File, seen: Scan, found: _Found, notes: 
             notes.findings.append(line)
     elif left:
         notes.dropped_bytes += left
-        notes.findings.append(f"{found.where}: an interrupted write of {left} bytes was cut at {seen.end}")
+        line = f"{found.where}: an interrupted write of {left} bytes was cut at {seen.end}"
+        notes.findings.append(line)
+        if found.header.kind is SegmentKind.RESULTS:
+            # Only the index knows whether it was sealed after all, and nobody has read that yet.
+            keep_bytes(directory, file.path, seen.end, file.read_at(seen.end, left), line)
     if left:
         file.truncate(seen.end)
         file.sync()

@@ -171,6 +171,21 @@ def test_recovery_keeps_what_it_cuts_and_says_that_it_was_sealed(path):
     assert found.damaged == () and found.identities == () and found.outputs == 60
 
 
+def test_a_killed_run_loses_no_byte_of_a_segment_that_only_the_index_knows_as_sealed(path):
+    cut(path, 3, 700)
+    kill(path)
+    data = segment(path, 3).read_bytes()
+    with RunDirectory.own(path) as directory:
+        report = recover(directory)
+        assert report.torn == 0 and report.dropped_bytes > 0
+        (kept,) = directory.quarantine.glob("*.bin")
+        assert data.endswith(kept.read_bytes())
+        results = Results(directory)
+        (told,) = results.findings
+        assert told.startswith("results/00000003.seg:") and "when the index took it in" in told
+        results.close(clean=True)
+
+
 def test_what_a_run_writes_is_not_damaged(path):
     with RunDirectory.own(path) as directory:
         directory.mark_running()

@@ -5,6 +5,7 @@ import lmdb
 import pytest
 
 from fafo_run.log.directory import RunDirectory
+from fafo_run.log.fs import StoreGone
 from fafo_run.log.recovery import recover
 from fafo_run.results.index import Index, Merged, Place, UnusableIndexError
 from fafo_run.results.reader import open_reader
@@ -148,3 +149,8 @@ def test_open_makes_nothing(tmp_path):
     with pytest.raises(UnusableIndexError, match="no index"):
         Index.open(tmp_path / "index", "s", write=True)
     assert not (tmp_path / "index").exists()
+
+
+def test_no_index_in_a_folder_that_is_gone(tmp_path):
+    with pytest.raises(StoreGone, match="the run's folder is gone"):
+        Index.create(tmp_path / "run" / "index", "s")
