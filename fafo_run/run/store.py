@@ -47,7 +47,7 @@ class RunStore:
         except BaseException:
             directory.close()
             raise
-        found = report.findings
+        found = report.findings + results.findings
         if retired:
             found += (f"{retired} queued items had a record already; taken out of the queue",)
         return cls(directory, queue, results, found)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from attrs import asdict, define, frozen
 
 from fafo_build.project.overrides import active
@@ -35,6 +36,18 @@ class Tokens:
     cached: int = 0
     ceiling: int = 0
     output: int = 0
+
+
+@frozen
+class Hint:
+    """What progress.json says; every field may be missing."""
+
+    status: str = ""
+    total: int | None = None
+    servers: tuple[str, ...] = ()
+    in_flight: int = 0
+    rate: float | None = None
+    eta: float | None = None
 
 
 @frozen
@@ -83,7 +96,7 @@ def status_of(view: View, folder: Path) -> Status:
     if not (folder / "FORMAT").exists():
         return _new(view, folder)
     with RunReader.open(folder) as reader:
-        progress = reader.directory.read_progress() or {}
+        hint = _hint(reader.directory)
         by_class = {of.name: Count() for of in view.classes}
         by_source = {source.name: Count() for source in view.sources}
         tokens = Tokens()
@@ -104,14 +117,14 @@ def status_of(view: View, folder: Path) -> Status:
             tokens.cached += counts.cached_tokens
             tokens.ceiling += counts.expected_cached_tokens
             tokens.output += counts.output_tokens
-        state = _state(reader.directory, progress)
-        live = progress if state == "running" else {}
+        state = _state(reader.directory, hint)
+        live = hint if state == "running" else Hint()
         return Status(
             run=folder.name,
             status=state,
-            total=progress.get("total"),
+            total=hint.total,
             queued=reader.queue.depth(),
-            in_flight=live.get("in_flight", 0),
+            in_flight=live.in_flight,
             completed=sum(count.completed for count in by_class.values()),
             failed=sum(count.failed for count in by_class.values()),
             superseded=superseded,
@@ -119,10 +132,10 @@ def status_of(view: View, folder: Path) -> Status:
             by_source=by_source,
             finish_reasons=dict(finish_reasons),
             empty=empty,
-            servers=tuple(progress.get("servers", ())),
+            servers=hint.servers,
             tokens=tokens,
-            rate=live.get("rate"),
-            eta=live.get("eta"),
+            rate=live.rate,
+            eta=live.eta,
             store=_size(folder),
         )
 
@@ -149,13 +162,21 @@ def _new(view: View, folder: Path) -> Status:
     )
 
 
-def _state(directory: RunDirectory, progress: Mapping[str, Any]) -> str:
+def _hint(directory: RunDirectory) -> Hint:
+    try:
+        return msgspec.convert(directory.read_progress() or {}, Hint)
+    except msgspec.ValidationError:
+        return Hint()  # It is only a hint: whoever wrote something else into it changes nothing that counts.
+
+
+def _state(directory: RunDirectory, hint: Hint) -> str:
     if is_held(directory.path / "LOCK"):
         return "running"
+    if hint.status == "failed":
+        return "failed"
     if not directory.stopped_cleanly():
         return "crashed"
-    said = progress.get("status")
-    return said if said in ("interrupted", "failed") else "finished"
+    return "interrupted" if hint.status == "interrupted" else "finished"
 
 
 def _size(folder: Path) -> StoreSize:

@@ -57,6 +57,15 @@ def test_status_before_the_first_run(tmp_path: Path) -> None:
     assert not (folder / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    "said", ['{"servers": 5}', '{"servers": null, "total": "many"}', "[]", "no JSON", ""]
+)
+def test_status_takes_progress_json_for_a_hint(done: Path, said: str) -> None:
+    (done / "runs" / "main" / "progress.json").write_text(said, "utf-8")
+    told = fafo_json(done, "status")
+    assert (told["completed"], told["total"], told["servers"]) == (12, None, [])
+
+
 # ---- show
 
 
