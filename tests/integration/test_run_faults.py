@@ -2,50 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from tests.fake_sglang import FakeSglang, Fault
-from tests.helpers import MAIN, exported, fafo, fafo_json, write_project
+from tests.fake_sglang import FakeSglang
+from tests.helpers import exported, fafo, fafo_json, write_project
+from tests.serving import serving, use
 
 ITEMS = 12
-
-
-@contextmanager
-def serving(fault: Fault | None = None, **settings: Any) -> Iterator[FakeSglang]:
-    """Run the protocol's stand-in in a thread, for a `fafo` in another process."""
-    server = FakeSglang(vocab_size=49_152, context_length=8_192, **settings)
-    server.fault = fault
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(10)
-        yield server
-        asyncio.run_coroutine_threadsafe(server.__aexit__(), loop).result(10)
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     return write_project(tmp_path, ITEMS)
-
-
-def use(folder: Path, server: FakeSglang) -> Path:
-    main = MAIN.replace('kind = "fake"', f'kind = "sglang"\nurls = ["{server.url}"]')
-    (folder / "fafo.toml").write_text(main, "utf-8")
-    fafo(folder, "build", "--quiet")
-    return folder
 
 
 def prompts(server: FakeSglang) -> list[dict[str, Any]]:
