@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -60,7 +61,14 @@ for _command in (init, build, items, run, status, verify, show, export, store, m
 
 def main() -> None:
     """Run the command line and end the process with the exit code of docs/errors.md."""
-    sys.exit(_run())
+    try:
+        code = _run()
+    except KeyboardInterrupt:
+        code = ExitCode.INTERRUPTED
+    # The end is decided; another Ctrl-C while Python shuts down would only change the exit code.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    sys.exit(code)
 
 
 def _run() -> int:

@@ -32,8 +32,8 @@ def status(context: click.Context, run_name: str, as_json: bool) -> None:
 def _text(found: Status) -> str:
     from fafo_run.watch.progress import duration, percent
 
-    total = "?" if found.total is None else found.total
-    lines = [f"  run {found.run}: {found.status} · {found.completed + found.failed} of {total} items"]
+    outcomes = found.completed + found.failed
+    lines = [f"  run {found.run}: {found.status} · {_share(outcomes, found.total)}"]
     for name, count in found.by_class.items():
         failed = f" · {count.failed} failed" if count.failed else ""
         lines.append(f"  {name}: {count.completed} done{failed}")
@@ -58,3 +58,11 @@ def _text(found: Status) -> str:
     )
     lines += [f"  override: {override}" for override in found.store.overrides]
     return "\n".join(lines)
+
+
+def _share(outcomes: int, total: int | None) -> str:
+    if total is None:
+        return f"{outcomes} of ? items"
+    if outcomes > total:
+        return f"{outcomes} items, {total} in the view of the last run: rows have changed or are gone"
+    return f"{outcomes} of {total} items"

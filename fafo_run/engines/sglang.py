@@ -94,7 +94,7 @@ class SglangEngine(Engine):
         rid = self._name(f"warm.{prefix.artifact[:16]}")
         try:
             body = await client.generate(rid, lambda rid: self._encoder.warm(rid, prefix))
-            meta = reply(body, prompt_tokens=count).meta_info
+            meta = reply(body, prompt_tokens=count, max_new_tokens=1).meta_info
         except RefusedError:
             return WarmUp(count, 0)
         except MalformedError as error:
@@ -127,7 +127,8 @@ class SglangEngine(Engine):
         started, clock = time.time(), time.perf_counter()
         try:
             body = await client.generate(rid, lambda rid: self._encoder.generate(rid, request))
-            found = reply(body, prompt_tokens=request.prompt_tokens)
+            asked = request.sampling.max_new_tokens
+            found = reply(body, prompt_tokens=request.prompt_tokens, max_new_tokens=asked)
         except RefusedError as error:
             return Rejected(request.identity, FailureCode.REJECTED, str(error), client.url)
         except MalformedError as error:

@@ -95,8 +95,9 @@ def _numbers(ids: Ids) -> bytes:
     return msgspec.json.encode(ids)[1:-1]
 
 
-def reply(body: bytes, *, prompt_tokens: int) -> _Reply:
-    """Read the answer to a prompt of `prompt_tokens` tokens, and check that it agrees with itself.
+def reply(body: bytes, *, prompt_tokens: int, max_new_tokens: int) -> _Reply:
+    """Read the answer to a prompt of `prompt_tokens` tokens, and check that it agrees with itself and with
+    what was asked.
 
     Raises `MalformedError`.
     """
@@ -107,6 +108,8 @@ def reply(body: bytes, *, prompt_tokens: int) -> _Reply:
     meta = found.meta_info
     if len(found.output_ids) != meta.completion_tokens:
         raise MalformedError(f"{len(found.output_ids)} output ids, but {meta.completion_tokens} were counted")
+    if len(found.output_ids) > max_new_tokens:
+        raise MalformedError(f"{len(found.output_ids)} output ids, at most {max_new_tokens} were asked for")
     if meta.prompt_tokens != prompt_tokens:
         raise MalformedError(f"{prompt_tokens} prompt tokens were sent, {meta.prompt_tokens} were computed")
     if not 0 <= meta.cached_tokens <= prompt_tokens:

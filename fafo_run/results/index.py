@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +24,8 @@ from fafo_run.log.listing import segment_name
 from fafo_run.results.summary import Tally
 
 FORMAT = b"1"
+_DATA = "data.mdb"
+_SIZE = "SIZE"
 MAP_SIZE = 16 << 30
 """Bytes of address space, not of disk; doubled when it is full."""
 _PLACE = struct.Struct(">QQ")
@@ -81,9 +84,10 @@ class UnusableIndexError(Exception):
 class Index:
     """An open index. Its reads may come from any thread; one thread merges."""
 
-    def __init__(self, environment: lmdb.Environment, path: Path) -> None:
+    def __init__(self, environment: lmdb.Environment, path: Path, *, write: bool) -> None:
         self._environment = environment
         self._path = path
+        self._write = write
         # Held for each read, so that no transaction is open while the map grows.
         self._gate = threading.Lock()
         self._entries = environment.open_db(b"entries", create=False)
@@ -93,7 +97,7 @@ class Index:
     @classmethod
     def open(cls, path: Path, store: str, *, write: bool, map_size: int = MAP_SIZE) -> Index:
         """Open the index of the store with this uuid. Raises `UnusableIndexError`; nothing is created."""
-        if not (path / "data.mdb").is_file():
+        if not (path / _DATA).is_file():
             raise UnusableIndexError("there is no index")
         try:
             environment = _environment(path, map_size, readonly=not write)
@@ -107,7 +111,7 @@ class Index:
                 raise UnusableIndexError("the index is of another store or format")
             if write:
                 environment.reader_check()
-            return cls(environment, path)
+            return cls(environment, path, write=write)
         except lmdb.Error as error:
             environment.close()
             raise UnusableIndexError(str(error)) from error
@@ -129,7 +133,7 @@ class Index:
                 transaction.put(b"store", store.encode())
         except (lmdb.Error, OSError) as error:
             raise _refused(path, error) from error
-        return cls(environment, path)
+        return cls(environment, path, write=True)
 
     def find(self, identities: Iterable[bytes]) -> dict[bytes, Place]:
         """Return the places of those identities that the index holds. Raises `UnusableIndexError`."""
@@ -188,13 +192,25 @@ class Index:
                 return
 
     def close(self) -> None:
-        """Close; safe to call twice."""
+        """Close; safe to call twice. A writer notes how large it leaves the index, for `is_whole`."""
         with self._gate:
             self._environment.close()
+            if self._write:
+                # Without the note the next start looks closer; that is all it costs.
+                with suppress(OSError):
+                    (self._path / _SIZE).write_text(str((self._path / _DATA).stat().st_size), "ascii")
 
     def _grow(self) -> None:
         with self._gate:
             self._environment.set_mapsize(self._environment.info()["map_size"] * 2)
+
+
+def is_whole(path: Path) -> bool:
+    """Return whether an index is no shorter than its writer left it: a shorter one kills its reader."""
+    try:
+        return (path / _DATA).stat().st_size >= int((path / _SIZE).read_text("ascii"))
+    except (OSError, ValueError):
+        return False
 
 
 def probe(path: Path) -> bool:

@@ -16,7 +16,7 @@ from fafo_run.log.payload import Undecodable
 from fafo_run.log.reader import Entry
 from fafo_run.results.catalog import Catalog
 from fafo_run.results.files import ResultsFiles, ResultsSegment
-from fafo_run.results.index import Index, Merged, Place, UnusableIndexError, probe
+from fafo_run.results.index import Index, Merged, Place, UnusableIndexError, is_whole, probe
 from fafo_run.results.summary import Summary
 
 _BATCH = 1000
@@ -50,8 +50,10 @@ class ResultsReader:
 
     def _load(self) -> Catalog:
         directory = self._directory
-        # A run that was killed may leave an index that kills its reader; one that goes on has looked already.
-        if not (directory.stopped_cleanly() or is_held(directory.path / "LOCK") or probe(directory.index)):
+        # A damaged index kills its reader. A run that goes on has looked already; else what a clean stop left
+        # must still be as large as it was, or a child process has to try first.
+        is_left_whole = directory.stopped_cleanly() and is_whole(directory.index)
+        if not (is_held(directory.path / "LOCK") or is_left_whole or probe(directory.index)):
             return self._load_unindexed()
         try:
             index = Index.open(directory.index, directory.store, write=False)

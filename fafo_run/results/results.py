@@ -15,7 +15,7 @@ from fafo_run.log.fs import SyncFailed
 from fafo_run.log.payload import ProvenanceCache
 from fafo_run.log.recovery import next_sequence
 from fafo_run.results.catalog import Catalog
-from fafo_run.results.index import MAP_SIZE, Index, Place, UnusableIndexError, changed, probe
+from fafo_run.results.index import MAP_SIZE, Index, Place, UnusableIndexError, changed, is_whole, probe
 from fafo_run.results.payload import draft
 from fafo_run.results.reader import ResultsReader
 
@@ -60,8 +60,9 @@ class Results(ResultsReader):
 
     def _load(self) -> Catalog:
         directory = self._directory
-        # After an unclean end a damaged index may kill whoever reads it: let a child process try first.
-        if directory.stopped_cleanly() or probe(directory.index):
+        # A damaged index may kill whoever reads it: after an unclean end, or when it isn't as large as it was
+        # left, let a child process try first.
+        if (directory.stopped_cleanly() and is_whole(directory.index)) or probe(directory.index):
             try:
                 index = Index.open(directory.index, directory.store, write=True, map_size=self._map_size)
             except UnusableIndexError:

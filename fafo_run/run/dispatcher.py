@@ -154,7 +154,8 @@ class Dispatcher:
         self.warmth.forget()
         used_up = await self._patience.lost(claims, prefix, str(error))
         for claim in used_up:
-            self._completer.record(records.exhausted(claim, self._shared(claim), str(error)), claim)
+            record = records.exhausted(claim, self._shared(claim), self._patience.attempts, str(error))
+            self._completer.record(record, claim)
         self._queue.release([claim for claim in claims if claim not in used_up])
 
     def _landed(self, claims: list[Claim]) -> None:

@@ -25,7 +25,7 @@ class Patience:
     def __init__(self, engine: Engine, attempts: int, give_up: float = 1800.0) -> None:
         """`give_up` is how many seconds of outage end the run."""
         self._engine = engine
-        self._attempts = attempts
+        self.attempts = attempts
         self._give_up = give_up
         self._failures: dict[bytes, int] = {}
         self._canary = asyncio.Lock()
@@ -54,7 +54,7 @@ class Patience:
                 self._failures[claim.item.identity] = self._failures.get(claim.item.identity, 0) + 1
         else:
             self.outage(reason)
-        return [claim for claim in claims if self._failures.get(claim.item.identity, 0) >= self._attempts]
+        return [claim for claim in claims if self._failures.get(claim.item.identity, 0) >= self.attempts]
 
     def outage(self, reason: str) -> None:
         """The engine didn't even answer a prefix."""

@@ -57,9 +57,9 @@ def rejected(claim: Claim, rejection: Rejected, shared: Provenance) -> Record:
     return _of_claim(claim, shared, outcome, rejection.server, time.time(), 0.0)
 
 
-def exhausted(claim: Claim, shared: Provenance, last: str) -> Record:
-    """Return the record of an item that no attempt brought an answer for."""
-    message = f"no answer after {claim.attempt} attempts; the last one: {last}"
+def exhausted(claim: Claim, shared: Provenance, attempts: int, last: str) -> Record:
+    """Return the record of an item that so many attempts brought no answer for; outages aren't among them."""
+    message = f"no answer after {attempts} attempts; the last one: {last}"
     outcome = Failure(FailureCode.ATTEMPTS_EXHAUSTED, Stage.ENGINE, message)
     return _of_claim(claim, shared, outcome, "", time.time(), 0.0)
 

@@ -107,17 +107,25 @@ class Outcome:
 
 
 @contextmanager
-def terminating() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does, so that a store is closed by whatever ends the run."""
+def _terminating() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does, and put all handlers back at the end."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _undisturbed() -> None:
+    """Ignore interrupts from here on: what is left takes moments, and must not be torn."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @define
@@ -137,7 +145,7 @@ class Supervisor:
         can't start or is gone for good, `SourceError` when a source can't be read. What was acknowledged
         until then is safe.
         """
-        with terminating():
+        with _terminating():
             store = RunStore.open(self.folder, self._view.project.run)
             progress = Progress(store.directory)
             clean, status = True, "failed"
@@ -149,6 +157,7 @@ class Supervisor:
                 clean = False
                 raise
             finally:
+                _undisturbed()
                 # An error that is on its way already says more than a progress.json that can't be written.
                 with suppress(StoreError):
                     progress.end(status)
@@ -250,15 +259,14 @@ class Supervisor:
                 task.cancel()
 
         loop = asyncio.get_running_loop()
-        before = {number: signal.getsignal(number) for number in _SIGNALS}
         for number in _SIGNALS:
             loop.add_signal_handler(number, interrupt)
         try:
             yield
         finally:
-            for number, handler in before.items():
+            for number in _SIGNALS:
                 loop.remove_signal_handler(number)
-                signal.signal(number, handler)
+            _undisturbed()
 
     @property
     def _view(self) -> View:

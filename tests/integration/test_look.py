@@ -208,6 +208,21 @@ def test_a_deleted_index_is_built_again(done: Path) -> None:
     assert exported(done) == before
 
 
+@pytest.mark.parametrize("size", [0, 8_192, 12_288, 40_000])
+def test_a_shortened_index_kills_nobody_and_is_built_again(done: Path, size: int) -> None:
+    """LMDB reads through a mapping: whoever reads a page beyond the end of the file dies."""
+    before = exported(done)
+    data = done / "runs" / "main" / "index" / "data.mdb"
+    assert data.stat().st_size > size
+    with data.open("r+b") as file:
+        file.truncate(size)
+    assert fafo_json(done, "status")["completed"] == 12
+    assert fafo_json(done, "verify")["verdict"] == "ok"
+    assert exported(done) == before
+    assert "indexed 12 records" in fafo(done, "store", "reindex").stderr
+    assert fafo_json(done, "run")["before"] == 12
+
+
 def test_dump_shows_every_entry_of_a_segment(done: Path) -> None:
     lines = [json.loads(line) for line in fafo(done, "store", "dump", str(segment(done))).stdout.splitlines()]
     assert lines[0]["what"] == "header"

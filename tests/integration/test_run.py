@@ -313,6 +313,24 @@ def test_a_signal_while_the_run_starts_leaves_a_safe_state(tmp_path: Path, numbe
     assert fafo_json(folder, "status")["status"] == "interrupted"
 
 
+def test_a_hail_of_signals_ends_as_interrupted_and_safe(tmp_path: Path) -> None:
+    folder = write_project(tmp_path, 60)
+    with serving(pace(0.05)) as server:
+        use(folder, server)
+        for pause in (0.01, 0.05, 0.09):
+            process = start(folder, "run")
+            time.sleep(1.0)
+            for _ in range(4):
+                if process.poll() is None:
+                    process.send_signal(signal.SIGINT)
+                time.sleep(pause)
+            _, said = process.communicate(timeout=60)
+            assert process.returncode in (0, 130), said
+            assert "Traceback" not in said
+            assert fafo_json(folder, "status")["status"] in ("interrupted", "finished", "new")
+        assert fafo_json(folder, "run")["left"] == 0
+
+
 def test_a_run_that_cant_start_its_engine_is_no_finished_run(project: Path) -> None:
     (project / "fafo.toml").write_text(
         MAIN.replace('kind = "fake"\nmax_running = 8', 'kind = "sglang"\nurls = ["http://127.0.0.1:9"]'),

@@ -132,7 +132,7 @@ def answer(**meta: Any) -> dict[str, Any]:
 
 
 def test_reads_an_answer() -> None:
-    found = reply(json.dumps(answer()).encode(), prompt_tokens=6)
+    found = reply(json.dumps(answer()).encode(), prompt_tokens=6, max_new_tokens=2)
     assert (found.output_ids, found.meta_info.cached_tokens) == ([5, 6], 4)
 
 
@@ -145,6 +145,7 @@ def test_reads_an_answer() -> None:
         b"{}",
         json.dumps(answer())[:-5].encode(),
         json.dumps(answer(completion_tokens=3)).encode(),
+        json.dumps(answer(completion_tokens=3) | {"output_ids": [5, 6, 7]}).encode(),
         json.dumps(answer(prompt_tokens=5)).encode(),
         json.dumps(answer(cached_tokens=7)).encode(),
         json.dumps(answer(cached_tokens=-1)).encode(),
@@ -156,7 +157,7 @@ def test_reads_an_answer() -> None:
 )
 def test_an_answer_that_is_not_one_or_contradicts_itself(body: bytes) -> None:
     with pytest.raises(MalformedError):
-        reply(body, prompt_tokens=6)
+        reply(body, prompt_tokens=6, max_new_tokens=2)
 
 
 @pytest.mark.parametrize(
