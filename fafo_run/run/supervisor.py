@@ -5,9 +5,8 @@ one order that is safe.
 from __future__ import annotations
 
 import asyncio
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +17,7 @@ from fafo_run.engines.base import Capabilities, Engine, WarmUp
 from fafo_run.engines.open import open_engine
 from fafo_run.item import QueuedItem
 from fafo_run.prompt import PromptEncoder
-from fafo_run.run import preflight
+from fafo_run.run import preflight, signals
 from fafo_run.run.completer import Completer
 from fafo_run.run.dispatcher import Dispatcher
 from fafo_run.run.patience import Patience
@@ -32,7 +31,6 @@ from fafo_run.run.view import View, items
 
 _TICK = 0.25
 """Seconds between two snapshots."""
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @frozen
@@ -106,28 +104,6 @@ class Outcome:
         }
 
 
-@contextmanager
-def _terminating() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does, and put all handlers back at the end."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _undisturbed() -> None:
-    """Ignore interrupts from here on: what is left takes moments, and must not be torn."""
-    for number in _SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-
-
 @define
 class Supervisor:
     """One run."""
@@ -145,7 +121,7 @@ class Supervisor:
         can't start or is gone for good, `SourceError` when a source can't be read. What was acknowledged
         until then is safe.
         """
-        with _terminating():
+        with signals.terminating():
             store = RunStore.open(self.folder, self._view.project.run)
             progress = Progress(store.directory)
             clean, status = True, "failed"
@@ -157,7 +133,7 @@ class Supervisor:
                 clean = False
                 raise
             finally:
-                _undisturbed()
+                signals.ignore()
                 # An error that is on its way already says more than a progress.json that can't be written.
                 with suppress(StoreError):
                     progress.end(status)
@@ -220,7 +196,7 @@ class Supervisor:
             Patience(engine, self._view.project.run.attempts), producing=producer.is_alive,
         )  # fmt: skip
         task = asyncio.create_task(dispatcher.run())
-        with self._interruptible(dispatcher, producer, task):
+        with signals.calling(self._interrupter(dispatcher, producer, task)):
             completer.start()
             producer.start()
             try:
@@ -243,11 +219,10 @@ class Supervisor:
         snapshot = state.snapshot(store.queue.depth())
         return Outcome(snapshot, bool(self._interrupts), completer.dropped, tuple(dispatcher.warmth.done))
 
-    @contextmanager
-    def _interruptible(
+    def _interrupter(
         self, dispatcher: Dispatcher, producer: Producer, task: asyncio.Task[None]
-    ) -> Iterator[None]:
-        """Let the first SIGINT or SIGTERM drain, the second stop at once."""
+    ) -> Callable[[], None]:
+        """Return what a signal does: the first one drains, the second stops at once."""
 
         def interrupt() -> None:
             self._interrupts += 1
@@ -258,15 +233,7 @@ class Supervisor:
             else:
                 task.cancel()
 
-        loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, interrupt)
-        try:
-            yield
-        finally:
-            for number in _SIGNALS:
-                loop.remove_signal_handler(number)
-            _undisturbed()
+        return interrupt
 
     @property
     def _view(self) -> View:
