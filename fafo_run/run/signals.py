@@ -28,6 +28,25 @@ def terminating() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def defer() -> Callable[[], None]:
+    """Hold signals back until the function that is returned is called; it raises what came meanwhile.
+
+    So that what is opened in between is surely in the hands of whoever must close it.
+    """
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in BOTH}
+    for number in BOTH:
+        signal.signal(number, lambda number, _: came.append(number))
+
+    def release() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            raise KeyboardInterrupt
+
+    return release
+
+
 @contextmanager
 def calling(interrupt: Callable[[], None]) -> Iterator[None]:
     """Call `interrupt` in the running event loop for every signal; ignore them when the block has ended."""

@@ -5,7 +5,7 @@ one order that is safe.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -113,6 +113,8 @@ class Supervisor:
     """Of the run: `runs/NAME`."""
     listener: Listener
     _interrupts: int = field(default=0, init=False)
+    _totals: Mapping[str, int] = field(factory=dict, init=False)
+    """Items per class, as soon as they are counted."""
 
     def run(self) -> Outcome:
         """Run until every item of the plan has an outcome, or until interrupted by SIGINT or SIGTERM.
@@ -122,13 +124,17 @@ class Supervisor:
         until then is safe.
         """
         with signals.terminating():
+            release = signals.defer()
             store = RunStore.open(self.folder, self._view.project.run)
             progress = Progress(store.directory)
             clean, status = True, "failed"
             try:
-                outcome = self._guarded(store, progress)
+                release()
+                outcome = self._work(store, progress)
                 status = "interrupted" if outcome.interrupted else "finished"
-                return outcome
+            except (KeyboardInterrupt, asyncio.CancelledError):
+                status = "interrupted"
+                outcome = Outcome(RunState(self._totals).snapshot(store.queue.depth()), True, 0, ())
             except StoreError:
                 clean = False
                 raise
@@ -138,19 +144,15 @@ class Supervisor:
                 with suppress(StoreError):
                     progress.end(status)
                 store.close(clean=clean)
+            return outcome
 
-    def _guarded(self, store: RunStore, progress: Progress) -> Outcome:
-        """Do the run; an interrupt before the roles are at work ends it with what was known until then."""
-        totals = Totals({of.name: 0 for of in self._view.classes}, {}, 0, 0)
-        try:
-            for line in store.recovered:
-                self.listener.notice(f"recovered: {line}")
-            totals = count(self._view, self.folder)
-            progress.begin(totals)
-            return self._finished(store, totals) or asyncio.run(self._with_engine(store, totals, progress))
-        except (KeyboardInterrupt, asyncio.CancelledError):
-            snapshot = RunState(totals.by_class).snapshot(store.queue.depth())
-            return Outcome(snapshot, interrupted=True, dropped=0, warm_ups=())
+    def _work(self, store: RunStore, progress: Progress) -> Outcome:
+        for line in store.recovered:
+            self.listener.notice(f"recovered: {line}")
+        totals = count(self._view, self.folder)
+        self._totals = totals.by_class
+        progress.begin(totals)
+        return self._finished(store, totals) or asyncio.run(self._with_engine(store, totals, progress))
 
     def _finished(self, store: RunStore, totals: Totals) -> Outcome | None:
         """Return the outcome of a run that has nothing to do, and so needs no engine; None if it has."""
