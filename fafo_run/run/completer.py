@@ -25,7 +25,7 @@ _GROUP = 2_000
 _SYNC_MARKERS = 2.0
 """Seconds between two syncs of the markers; a lost marker costs one identity check, so they may wait."""
 _COLLECT = 10.0
-"""Seconds between two looks for segments that are done or have long been idle."""
+"""Seconds between two looks for leases that have ended, and segments that are done or have long been idle."""
 
 
 @frozen
@@ -109,6 +109,8 @@ class Completer(threading.Thread):
             self._queue.sync_markers()
             self._synced = now
         if now - self._collected >= _COLLECT:
+            # Whoever holds such an item may still answer: the first record of an identity counts.
+            self._queue.release(self._queue.expired())
             self._queue.collect()
             self._results.seal_idle()
             self._collected = now
