@@ -113,11 +113,6 @@ class Queue:
         with self._state:
             return sum(part.live - part.aside for part in self._parts.values())
 
-    def claimed(self) -> int:
-        """Return how many items are handed out."""
-        with self._state:
-            return len(self._claims)
-
     def identities(self) -> set[bytes]:
         """Return the identities of all items that wait or are handed out: 16 bytes each."""
         with self._maintain:

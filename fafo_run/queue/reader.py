@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,21 +44,6 @@ class QueueReader:
         """Yield the items that wait or are handed out, segment by segment."""
         for part, entry in self._living():
             yield part.read(entry)
-
-    def find(self, identity: bytes) -> QueuedItem | None:
-        """Return an item by identity, None when it doesn't wait."""
-        for part, entry in self._living():
-            if entry.identity == identity:
-                return part.read(entry)
-        return None
-
-    def waiting(self) -> Counter[tuple[str, str, str]]:
-        """Return how many items wait or are handed out, by (class, source, artifact hash)."""
-        counts: Counter[tuple[str, str, str]] = Counter()
-        for item in self.items():
-            said = item.provenance
-            counts[said.class_name, said.source, said.artifact] += 1
-        return counts
 
     def _living(self) -> Iterator[tuple[Part, Entry]]:
         for part in self._parts():

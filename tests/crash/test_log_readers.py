@@ -41,7 +41,7 @@ def test_readers_beside_a_writer(tmp_path):
         assert check.identities == () and check.damaged == () and check.undecodable == 0
         reader.close()
         queue = QueueReader.open(tmp_path)
-        assert queue.depth() <= TOTAL and sum(queue.waiting().values()) <= TOTAL
+        assert queue.depth() <= TOTAL and sum(1 for _ in queue.items()) <= TOTAL
     assert writer.wait() == 0
     writer.stdout.close()
     assert len(recorded) == TOTAL and looks == TOTAL // 500 and indexed > 0
