@@ -4,7 +4,6 @@ progress.json.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import msgspec
 from attrs import asdict, define, frozen
 
-from fafo_build.project.overrides import active
+from fafo_build.project.load import active_overrides
 from fafo_run.log.directory import RunDirectory
 from fafo_run.log.locking import is_held
 from fafo_run.run.store import RunReader
@@ -181,4 +180,4 @@ def _state(directory: RunDirectory, hint: Hint) -> str:
 
 def _size(folder: Path) -> StoreSize:
     sizes = [path.stat().st_size for path in folder.glob("*/*.seg")]
-    return StoreSize(str(folder), len(sizes), sum(sizes), active(os.environ))
+    return StoreSize(str(folder), len(sizes), sum(sizes), active_overrides())
