@@ -16,7 +16,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from fafo_build.bake.bake import build, load_baked
+from fafo_build.bake.bake import build
+from fafo_build.bake.baked import load_baked
 from fafo_build.project.load import load_project
 from fafo_run.engines.base import Capabilities, Prefix, Request
 from fafo_run.engines.fake import FakeEngine

@@ -25,6 +25,7 @@ class ExitCode(IntEnum):
     ITEMS_FAILED = 3
     VERIFY_BELOW = 4
     VERIFY_CANNOT_TELL = 5
+    STORE_DAMAGED = 6
     BUG = 70
     INTERRUPTED = 130
 

@@ -6,17 +6,90 @@ A reader who knows these can read everything else in `fafo_run`. Identities, has
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, overload
 
 from attrs import field, frozen
+from msgspec import Struct
 
 Value = Any
 """A plain JSON value: None, bool, int, float, str, or a list or dict (with str keys) of these."""
 
 Ids = tuple[int, ...]
 """Token ids, in order."""
+
+
+class PackedIds(Sequence[int]):
+    """Token ids as the log holds them: most pass from the queue to the results without being looked at.
+
+    Equal, as a sequence, to the tuple of the same ids; u16 when every id fits, else u32.
+    """
+
+    __slots__ = ("data", "wide")
+
+    def __init__(self, data: bytes, *, wide: bool) -> None:
+        """`data` is little-endian. Raises `ValueError` when it isn't a whole number of ids."""
+        if len(data) % (4 if wide else 2):
+            raise ValueError(f"{len(data)} bytes of token ids of {4 if wide else 2} bytes each")
+        self.data = data
+        self.wide = wide
+
+    @property
+    def ids(self) -> Ids:
+        """The ids."""
+        return tuple(self._array())
+
+    def widened(self) -> PackedIds:
+        """Return the same ids as u32."""
+        return self if self.wide else PackedIds(_little(array("I", self._array())).tobytes(), wide=True)
+
+    def __len__(self) -> int:
+        return len(self.data) // (4 if self.wide else 2)
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+    @overload
+    def __getitem__(self, at: slice) -> Ids: ...
+    def __getitem__(self, at: int | slice) -> int | Ids:
+        return self.ids[at]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._array())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, PackedIds):
+            return self.ids == other.ids if self.wide != other.wide else self.data == other.data
+        return self.ids == other if isinstance(other, tuple) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.ids)
+
+    def __repr__(self) -> str:
+        return repr(self.ids)
+
+    def _array(self) -> array[int]:
+        return _little(array("I" if self.wide else "H", self.data))
+
+
+def pack_ids(ids: Iterable[int]) -> PackedIds:
+    """Pack ids; what is packed stays as it is. Raises `OverflowError` for an id that doesn't fit u32."""
+    if isinstance(ids, PackedIds):
+        return ids
+    ids = tuple(ids)
+    try:
+        return PackedIds(_little(array("H", ids)).tobytes(), wide=False)
+    except OverflowError:
+        return PackedIds(_little(array("I", ids)).tobytes(), wide=True)
+
+
+def _little(ids: array[int]) -> array[int]:
+    """Turn an array from the machine's byte order to little-endian, or back."""
+    if sys.byteorder == "big":
+        ids.byteswap()
+    return ids
 
 
 @frozen
@@ -98,9 +171,11 @@ class Provenance:
     fafo_version: str = ""
 
 
-@frozen
-class QueuedItem:
-    """An item that waits: everything that an engine needs, but for the prefix, which is in the artifact."""
+class QueuedItem(Struct, frozen=True, gc=False):
+    """An item that waits: everything that an engine needs, but for the prefix, which is in the artifact.
+
+    A struct like `Claim`, since there are millions: `msgspec.structs.replace` is its `evolve`.
+    """
 
     identity: bytes
     """16 bytes."""
@@ -112,7 +187,7 @@ class QueuedItem:
     """The sampling seed, derived from the identity; 31 bits."""
     content_hash: bytes
     """32 bytes, of the row."""
-    suffix: Ids
+    suffix: PackedIds
     """The ids after the artifact's prefix."""
     bounds: tuple[tuple[int, int], ...]
     """Per slot, where its ids begin and end within the suffix (end exclusive)."""
@@ -120,6 +195,12 @@ class QueuedItem:
     """Prefix and suffix together."""
     lane: int
     """Upper bound of the length bucket, in tokens."""
+    attempts: int = 0
+    """How many attempts brought no answer from an engine that lived."""
+    retry: int = 0
+    """How many times a failure of this item was put back by `fafo retry`."""
+    failure: Failure | None = None
+    """Why the item has no prompt that could be sent. It is recorded without an engine being asked."""
 
 
 @frozen
@@ -136,8 +217,8 @@ class FinishReason:
 class Output:
     """An answer."""
 
-    ids: Ids
-    """Output ids; a matched stop token is the last of them."""
+    ids: PackedIds = field(converter=pack_ids)
+    """Output ids; what stopped it is part of it: a stop token the last id, a stop text in the last ids."""
     finish_reason: FinishReason
     cached_tokens: int
     """Prompt tokens that the engine took from its prefix cache, by its own count."""
@@ -169,7 +250,7 @@ class Record:
     sample: int
     seed: int
     content_hash: bytes
-    suffix: Ids
+    suffix: PackedIds = field(converter=pack_ids)
     """Empty when the item failed before it had a prompt."""
     bounds: tuple[tuple[int, int], ...]
     prompt_tokens: int
@@ -184,11 +265,12 @@ class Record:
     seconds: float
     """How long the answer took."""
     outcome: Output | Failure
+    retry: int = 0
+    """How many failures of this item `fafo retry` had put back before; of two failures the later counts."""
 
 
-@frozen
-class Claim:
-    """A queued item handed out under a lease."""
+class Claim(Struct, frozen=True, gc=False):
+    """A queued item handed out under a lease. One per item, and in no reference cycle: cheap to make."""
 
     segment: bytes
     """16 bytes: the uuid of the queue segment."""

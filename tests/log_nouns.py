@@ -17,12 +17,14 @@ from fafo_run.item import (
     QueuedItem,
     Record,
     Stage,
+    pack_ids,
 )
 from fafo_run.log.appender import Appender
+from fafo_run.log.batch import Entry
 from fafo_run.log.directory import RunDirectory
 from fafo_run.log.format import Header, SegmentKind
 from fafo_run.log.fs import Disk, File
-from fafo_run.log.reader import Entry, Scan, read_header, scan
+from fafo_run.log.reader import Scan, read_header, scan
 
 
 def digest(text: str) -> str:
@@ -63,7 +65,7 @@ def item(
         sample=number % 3,
         seed=identity.seed(name_of(number)),
         content_hash=hashlib.sha256(b"row %d" % number).digest(),
-        suffix=suffix,
+        suffix=pack_ids(suffix),
         bounds=((0, 1), (1, len(suffix))),
         prompt_tokens=300 + len(suffix),
         lane=lane,
@@ -109,11 +111,9 @@ def failure(code: FailureCode = FailureCode.TOO_LONG, message: str = "too long")
 
 def fixed_appender(directory: RunDirectory, kind: SegmentKind, **settings: int) -> Appender:
     """An appender whose segments are the same bytes every time."""
-    folder = directory.queue if kind is SegmentKind.QUEUE else directory.results
     uuids = (bytes([kind]) * 15 + bytes([number]) for number in itertools.count(1))
     return Appender(
-        directory.disk,
-        folder,
+        directory,
         kind,
         now=lambda: 1_700_000_000_000_000_000,
         new_uuid=lambda: next(uuids),

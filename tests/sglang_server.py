@@ -49,23 +49,62 @@ def running(model: Path, log: Path, *, flags: Sequence[str] = ()) -> Iterator[st
 
     The server's output goes to the file `log`; `flags` are added to its command line.
     """
-    env = os.environ | {VENV: str(venv())}
-    port = _free_port()
-    with log.open("wb") as output:
-        server = subprocess.Popen(
-            [str(SERVE), str(port), str(model), *flags],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=env,
-            start_new_session=True,  # its processes are one group, and can be ended together
-        )
+    with serving(model, log, flags=flags) as server:
+        yield server.url
+
+
+@contextmanager
+def serving(model: Path, log: Path, *, flags: Sequence[str] = ()) -> Iterator[RealServer]:
+    """As `running`, but give the server itself, that can be killed, frozen and started again."""
+    server = RealServer(model, log, flags, _free_port())
     try:
-        url = f"http://127.0.0.1:{port}"
-        _wait(server, url, log)
-        yield url
+        server.start()
+        server.wait()
+        yield server
     finally:
-        stop(server)
+        server.end()
+
+
+class RealServer:
+    """One server on one port, in one process group at a time."""
+
+    def __init__(self, model: Path, log: Path, flags: Sequence[str], port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.model = model
+        self._command = [str(SERVE), str(port), str(model), *flags]
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; it isn't ready yet."""
+        env = os.environ | {VENV: str(venv())}
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=env,
+                start_new_session=True,  # its processes are one group, and can be ended together
+            )
+
+    def wait(self) -> None:
+        """Return when it is ready; fail the test with the end of its log when that isn't so in time."""
+        assert self._process is not None
+        _wait(self._process, self.url, self._log)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to all its processes: SIGKILL, SIGSTOP, SIGCONT."""
+        assert self._process is not None
+        _signal(self._process, number)
+        if number == signal.SIGKILL:
+            self._process.wait()
+
+    def end(self) -> None:
+        """End it and every process that it started."""
+        if self._process is not None:
+            self.signal(signal.SIGCONT)
+            stop(self._process)
 
 
 def stop(server: subprocess.Popen[bytes]) -> None:

@@ -18,6 +18,6 @@ fi
 "$python" -m venv --clear "$venv"
 pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint "$here/constraints.txt")
 "${pip[@]}" --requirement "$here/requirements.txt"
-# Without --no-deps these three would bring in CUDA packages by the gigabyte.
-"${pip[@]}" --no-deps sglang compressed-tensors xgrammar
+# Without --no-deps the first three would bring in CUDA packages by the gigabyte, and the router its own web server.
+"${pip[@]}" --no-deps sglang compressed-tensors xgrammar sglang-router
 echo "$stamp" > "$venv/.fafo-sglang"

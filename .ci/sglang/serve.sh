@@ -13,6 +13,7 @@ python=${FAFO_SGLANG_VENV:?the virtual environment that install.sh made}/bin/pyt
 export PYTHONPATH="$here/standins"
 export SGLANG_USE_CPU_ENGINE=1  # without it `--device cpu` still takes CUDA branches
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}  # on few, shared cores two threads wait for each other: up to 10x slower
+export TORCHDYNAMO_DISABLE=1  # a request with a repetition penalty has code compiled otherwise, and ends the server
 export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1  # the model is a folder; nothing is fetched
 
 flags=(

@@ -16,7 +16,7 @@ from attrs import asdict, frozen
 from fafo_build.bake.canonical import canonical, sha256, tagged, untagged
 from fafo_build.render.marks import Trim
 
-FORMAT = 1
+FORMAT = 2
 """Version of the artifact's JSON form."""
 
 
@@ -55,9 +55,13 @@ class Hole:
     """The message's constant beginning: what its template renders before it first looks at the item, as the
     chat template shows it (trimmed as `trim` says)."""
     trim: Trim
-    """What the chat template does to the whole content of this message."""
+    """What the chat template takes away at the ends of the whole content of this message."""
     template: str
     """Name of the message's template in `Artifact.templates`."""
+    before: str = ""
+    """What the chat template puts right before the trimmed content, and leaves out when nothing is left."""
+    after: str = ""
+    """The same right after it. With either of the two, `head` is empty."""
 
 
 @frozen
@@ -79,6 +83,9 @@ class Artifact:
     spans: tuple[Span, ...]
     slots: tuple[Slot, ...]
     holes: tuple[Hole, ...]
+    lead: int
+    """Characters of the first span's text that stand for tokens which the tokenizer itself puts before every
+    text. 0 but for completion classes."""
     templates: Mapping[str, str]
     """Name to source, comments removed: the messages with holes, and all that these include."""
     vars: Mapping[str, Any]
@@ -108,6 +115,7 @@ class Artifact:
                 "spans": [{"text": span.text, "ids": list(span.ids)} for span in self.spans],
                 "slots": [list(slot.parts) for slot in self.slots],
                 "holes": [asdict(hole) for hole in self.holes],
+                "lead": self.lead,
                 "templates": dict(self.templates),
                 "vars": tagged(self.vars),
                 "examples": tagged(self.examples),
@@ -123,14 +131,18 @@ def decoded(content: bytes) -> Artifact:
     value = json.loads(content)
     if value["format"] != FORMAT:
         raise ValueError(f"artifact format {value['format']}, this version reads {FORMAT}")
-    return Artifact(
+    artifact = Artifact(
         model=ModelFingerprint(**value["model"]),
         tokenizer=value["tokenizer"],
         vocab_size=value["vocab_size"],
         spans=tuple(Span(span["text"], tuple(span["ids"])) for span in value["spans"]),
         slots=tuple(Slot(tuple(parts)) for parts in value["slots"]),
-        holes=tuple(Hole(**hole) for hole in value["holes"]),
+        holes=tuple(Hole(**{**hole, "trim": Trim(**hole["trim"])}) for hole in value["holes"]),
+        lead=value["lead"],
         templates=value["templates"],
         vars=untagged(value["vars"]),
         examples=tuple(untagged(value["examples"])),
     )
+    # Else the first look at `hash` would encode all of it again: half a second for 300 classes.
+    artifact.__dict__["encoded"] = content
+    return artifact

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from fafo_build.bake.artifact import Artifact, Hole, Slot
 from fafo_build.render.marks import Marked
-from fafo_build.tokens.encoder import TextEncoder
+from fafo_build.tokens.encoder import Context, Place, TextEncoder
 
 Bounds = tuple[tuple[int, int], ...]
 """Per slot, where its ids begin and end (exclusive) within the suffix."""
@@ -22,6 +23,8 @@ def hole_text(hole: Hole, content: Marked) -> Marked:
     Raises `HeadMismatchError` when the content doesn't begin with the hole's head.
     """
     shown = content.trimmed(hole.trim)
+    if shown.text and (hole.before or hole.after):
+        shown = joined([Marked(hole.before), shown, Marked(hole.after)])
     if not shown.text.startswith(hole.head):
         raise HeadMismatchError(f"message {hole.message} doesn't begin as at the build")
     return shown.part(len(hole.head), len(shown.text))
@@ -35,24 +38,35 @@ class Assembler:
     def __init__(self, artifact: Artifact, encoder: TextEncoder) -> None:
         self._artifact = artifact
         self._encoder = encoder
+        texts = pairwise(span.text for span in artifact.spans)
+        contexts = [
+            encoder.context(*pair, lead=0 if number else artifact.lead) for number, pair in enumerate(texts)
+        ]
+        self._steps = list(zip(artifact.slots, contexts, artifact.spans[1:], strict=True))
 
     def suffix(self, holes: Sequence[Marked]) -> tuple[tuple[int, ...], Bounds]:
         """Return the ids after the prefix, and where those of each slot are."""
-        ids: list[int] = []
-        bounds: list[tuple[int, int]] = []
-        for slot, span in zip(self._artifact.slots, self._artifact.spans[1:], strict=True):
-            text = _slot_text(slot, holes)
-            begin = len(ids)
-            ids += self._encoder.mixed(text.text, text.special)
-            bounds.append((begin, len(ids)))
-            ids += span.ids
-        return tuple(ids), tuple(bounds)
+        (found,) = self.suffixes([holes])
+        return found
+
+    def suffixes(self, many: Sequence[Sequence[Marked]]) -> list[tuple[tuple[int, ...], Bounds]]:
+        """Do as `suffix` does for many prompts, and ask the tokenizer once per slot."""
+        found: list[tuple[list[int], list[tuple[int, int]]]] = [([], []) for _ in many]
+        for slot, context, span in self._steps:
+            texts = [_slot_text(slot, holes) for holes in many]
+            encoded = self._encoder.mixed_each([(text.text, text.special) for text in texts], context)
+            for (ids, bounds), between in zip(found, encoded, strict=True):
+                begin = len(ids)
+                ids += between
+                bounds.append((begin, len(ids)))
+                ids += span.ids
+        return [(tuple(ids), tuple(bounds)) for ids, bounds in found]
 
     def whole(self, holes: Sequence[Marked]) -> Marked:
         """Return the conversation as the chat template renders it; the spans may hold control tokens."""
-        parts = [_constant(self._artifact.spans[0].text)]
+        parts = [constant(self._artifact.spans[0].text)]
         for slot, span in zip(self._artifact.slots, self._artifact.spans[1:], strict=True):
-            parts += (_slot_text(slot, holes), _constant(span.text))
+            parts += (_slot_text(slot, holes), constant(span.text))
         return joined(parts)
 
     def slot_texts(self, holes: Sequence[Marked]) -> list[Marked]:
@@ -60,24 +74,33 @@ class Assembler:
         return [_slot_text(slot, holes) for slot in self._artifact.slots]
 
 
-def reference(encoder: TextEncoder, whole: Marked) -> list[int]:
-    """Return the ids of a whole conversation encoded once, without any span.
+def glue_tokens(artifact: Artifact, encoder: TextEncoder) -> int:
+    """Return how many constant tokens before the first hole go with each item, since no cut lies nearer to
+    it; as encoded alone.
+    """
+    first = artifact.slots[0].parts[0]
+    return 0 if isinstance(first, int) else len(encoder.plain(first, Place.INSIDE))
+
+
+def reference(encoder: TextEncoder, whole: Marked, lead: int = 0) -> list[int]:
+    """Return the ids of a whole conversation encoded once, without any span; `lead` as in `Artifact`.
 
     That is the tokenizer's own encoding. Only where an item brings the text of a control token, the text
     between the control tokens that are meant is encoded as plain text.
     """
-    meant = [
-        (begin, end)
-        for begin, end in encoder.controls(whole.text)
-        if any(a <= begin and end <= b for a, b in whole.special)
-    ]
-    if len(meant) == len(encoder.controls(whole.text)):
-        return encoder.canonical(whole.text)
-    return encoder.mixed(whole.text, whole.special)
+    meant = encoder.controls(whole.text, whole.special)
+    if not lead and len(meant) == len(encoder.controls(whole.text)):
+        ids = encoder.canonical(whole.text)
+        # A normalizer can make the text of a control token of something else.
+        if encoder.count_control(ids) == encoder.count_control(control.id for control in meant):
+            return ids
+    return encoder.mixed(whole.text, whole.special, Context(Place.START, lead=lead))
 
 
 def joined(parts: Sequence[Marked]) -> Marked:
     """Return one text of several."""
+    if not any(part.special for part in parts):
+        return Marked("".join(part.text for part in parts))
     text = ""
     regions: list[tuple[int, int]] = []
     for part in parts:
@@ -86,7 +109,8 @@ def joined(parts: Sequence[Marked]) -> Marked:
     return Marked(text, tuple(regions))
 
 
-def _constant(text: str) -> Marked:
+def constant(text: str) -> Marked:
+    """Return a constant text: all special tokens in it are meant."""
     return Marked(text, ((0, len(text)),) if text else ())
 
 

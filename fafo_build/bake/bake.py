@@ -1,32 +1,34 @@
-"""`fafo build`: plan, bake what is stale, write artifacts, then the lock; and what a run reads back of it."""
+"""`fafo build`: plan, bake what is stale, write artifacts, then the lock; then drop what nothing uses."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
 
 from attrs import frozen
 
 from fafo_build.bake import store
 from fafo_build.bake.artifact import Artifact
 from fafo_build.bake.canonical import sha256
-from fafo_build.bake.compile import ReadyModel, compile_class, ready
-from fafo_build.bake.lock import (
-    Lock,
-    LockedClass,
-    LockedModel,
-    encode_lock,
-    library_versions,
-    lock_path,
-    read_lock,
+from fafo_build.bake.garbage import Garbage, collect, find_garbage
+from fafo_build.bake.history import (
+    History,
+    encode_history,
+    history_path,
+    previous,
+    read_history,
+    remembered,
 )
-from fafo_build.bake.plan import BuildPlan, ClassPlan, plan_build
-from fafo_build.bake.shared import Shared, shared_prefix
+from fafo_build.bake.lock import Lock, LockedClass, LockedModel, encode_lock, library_versions, lock_path
+from fafo_build.bake.plan import BuildPlan, ClassPlan, plan_build, prompts_folder
+from fafo_build.bake.sampling import check_sampling
+from fafo_build.bake.tree import PrefixTree, prefix_trees
 from fafo_build.errors import BakeError, FafoError, Problem
 from fafo_build.project.declaration import Model, Project
-from fafo_build.tokens.encoder import TextEncoder
-from fafo_build.tokens.model_files import load_model
+
+if TYPE_CHECKING:
+    from fafo_build.bake.compile import ReadyModel
 
 
 @frozen
@@ -37,6 +39,8 @@ class ClassReport:
     artifact: Artifact
     changed: bool
     """Whether the artifact is another than the lock said before; False when only the lock was behind."""
+    glue_tokens: int
+    """Constant tokens before the first hole that go with each item, since no cut lies nearer to it."""
 
 
 @frozen
@@ -46,52 +50,29 @@ class BuildReport:
     plan: BuildPlan
     classes: tuple[ClassReport, ...]
     """In the order of their names."""
-    shared: tuple[Shared, ...]
-    """Which classes begin alike."""
+    shared: tuple[PrefixTree, ...]
+    """Which classes begin alike, per model."""
     is_current: bool
     """Whether build/ was already what the sources give."""
+    garbage: tuple[Garbage, ...] | None
+    """What nothing uses any more: dropped, or with `check` still there. None when that wasn't asked."""
     seconds: float
 
 
-@frozen(slots=False)
-class BakedModel:
-    """What a run needs to know of a model besides its weights."""
-
-    locked: LockedModel
-    tokenizer_json: bytes
-
-    @cached_property
-    def encoder(self) -> TextEncoder:
-        """The tokenizer, for all classes of the model: reading it takes a good part of a second."""
-        return TextEncoder(self.tokenizer_json)
-
-
-@frozen
-class BakedClass:
-    """What a run needs of a class."""
-
-    artifact: Artifact
-    locked: LockedClass
-    model: BakedModel
-
-
-@frozen
-class Baked:
-    """What `fafo build` left for a run."""
-
-    lock: Lock
-    classes: Mapping[str, BakedClass]
-    """Every class of the project, in the order of their names."""
-
-
-def build(project: Project, *, check: bool = False) -> BuildReport:
+def build(
+    project: Project, *, check: bool = False, used: Callable[[], Collection[str]] | None = None
+) -> BuildReport:
     """Bring build/ up to date; with `check` only say whether it is, and write nothing.
 
+    With `used`, which returns the hashes of the artifacts that results and queues refer to, it also drops
+    what neither these nor the classes, as they are and as they last were, need.
+
     Several builds at once take turns. Raises `BakeError`, `TemplateError` or `ModelError` with the problems
-    of all classes of one kind; nothing is written then.
+    of all classes of one kind; nothing is written then. What `used` raises comes after the build: then
+    nothing is dropped.
     """
     if check:
-        return _build(project, write=False)
+        return _build(project, write=False, used=used)
     from filelock import FileLock
 
     turn = FileLock(project.build_dir / ".lock")
@@ -107,85 +88,107 @@ def build(project: Project, *, check: bool = False) -> BuildReport:
             )
         ) from error
     try:
-        return _build(project, write=True)
+        store.sweep(project.build_dir)
+        return _build(project, write=True, used=used)
     finally:
         turn.release()
 
 
-def load_baked(project: Project) -> Baked:
-    """Return the artifacts of all classes, as the lock names them.
+def bake_class(project: Project, name: str) -> tuple[Artifact, bytes]:
+    """Return what the sources give for one class now, and the tokenizer's JSON. Writes nothing.
 
-    Raises `BakeError` when the project wasn't built, a class isn't in the lock, or a file is missing or
-    damaged. Whether build/ is what the sources give is `plan_build`'s question.
+    Raises `BakeError`, `TemplateError` or `ModelError`.
     """
-    lock = read_lock(project.build_dir)
-    if lock is None:
-        raise BakeError(Problem("the project isn't built yet", cure=store.REBUILD))
-    missing = [name for name in sorted(project.classes) if name not in lock.classes]
-    if missing:
-        raise BakeError(
-            Problem("this class isn't built yet", field=f"class.{name}", cure=store.REBUILD)
-            for name in missing
-        )
-    models = {
-        name: BakedModel(
-            locked,
-            store.read_named(store.tokenizer_path(project.build_dir, locked.tokenizer), locked.tokenizer),
-        )
-        for name, locked in lock.models.items()
-    }
-    classes = {}
-    for name in sorted(project.classes):
-        locked_class = lock.classes[name]
-        artifact = store.read_artifact(project.build_dir, locked_class.artifact)
-        classes[name] = BakedClass(artifact, locked_class, models[locked_class.model])
-    return Baked(lock, classes)
+    from fafo_build.bake.compile import compile_class
+
+    declared = project.classes[name]
+    model = _ready_model(project, declared.model)
+    return compile_class(project, declared, model), model.tokenizer_json
 
 
-def _build(project: Project, *, write: bool) -> BuildReport:
+def _build(project: Project, *, write: bool, used: Callable[[], Collection[str]] | None) -> BuildReport:
     begun = time.monotonic()
     plan = plan_build(project)
-    models = _ready_models(project, plan)
+    names = sorted({project.classes[waiting.name].model for waiting in plan.waiting})
+    models = {name: _ready_model(project, name) for name in names}
     reports, problems = [], []
     for waiting in plan.classes:
         try:
-            reports.append(_bake(project, waiting, models))
+            reports.append(_bake(project, waiting, models, plan.lock))
         except FafoError as error:
             problems.append(error)
     if problems:
         raise type(problems[0])(problem for error in problems for problem in error.problems)
-    if write and not plan.is_current:
-        _write(project, plan, reports, models)
+    history = _history(project, reports, used is not None)
+    lock = plan.lock
+    if lock is None or not plan.is_current:
+        lock = _lock(project, plan, reports, models)
+        if write:
+            _write(project, reports, models, history, lock)
+    garbage = None
+    if used is not None:
+        garbage = find_garbage(project.build_dir, _needed(project, lock, history) | set(used()), lock)
+        if write:
+            collect(project.build_dir, garbage)
     return BuildReport(
         plan=plan,
         classes=tuple(reports),
-        shared=shared_prefix({report.plan.name: report.artifact for report in reports}),
+        shared=prefix_trees({report.plan.name: report.artifact for report in reports}),
         is_current=plan.is_current,
+        garbage=garbage,
         seconds=time.monotonic() - begun,
     )
 
 
-def _ready_models(project: Project, plan: BuildPlan) -> dict[str, ReadyModel]:
-    """Load the models of the classes that are to be baked; transformers is slow to import, so only if there
-    are.
-    """
-    names = sorted({project.classes[waiting.name].model for waiting in plan.waiting})
-    declared = {name: project.models[name] for name in names}
-    return {
-        name: ready(load_model(model, project.root), name, model.date) for name, model in declared.items()
-    }
+def _ready_model(project: Project, name: str) -> ReadyModel:
+    """Load a model. What that needs takes seconds to import, so this is only for classes that are baked."""
+    from fafo_build.bake.compile import ready
+    from fafo_build.tokens.model_files import load_model
+
+    model = project.models[name]
+    return ready(load_model(model, project.root), name, model.date)
 
 
-def _bake(project: Project, plan: ClassPlan, models: Mapping[str, ReadyModel]) -> ClassReport:
+def _bake(
+    project: Project, plan: ClassPlan, models: Mapping[str, ReadyModel], lock: Lock | None
+) -> ClassReport:
+    if plan.state == "current" and lock is not None:
+        locked = lock.classes[plan.name]
+        artifact = store.read_artifact(project.build_dir, locked.artifact)
+        return ClassReport(plan, artifact, False, locked.glue_tokens)
+    from fafo_build.bake.assemble import glue_tokens
+    from fafo_build.bake.compile import compile_class
+
     declared = project.classes[plan.name]
-    if plan.state == "current" and plan.locked is not None:
-        return ClassReport(plan, store.read_artifact(project.build_dir, plan.locked.artifact), False)
-    artifact = compile_class(project, declared, models[declared.model])
-    return ClassReport(plan, artifact, plan.locked is None or plan.locked.artifact != artifact.hash)
+    model = models[declared.model]
+    check_sampling(project, declared, model.loaded.vocab_size)
+    artifact = compile_class(project, declared, model)
+    return ClassReport(plan, artifact, plan.before != artifact.hash, glue_tokens(artifact, model.encoder))
+
+
+def _history(project: Project, reports: list[ClassReport], needed: bool) -> History:
+    """Return the history as it is after this build; it is read only where it matters."""
+    changes = {
+        report.plan.name: (report.plan.before, report.artifact.hash)
+        for report in reports
+        if report.changed and report.plan.before is not None
+    }
+    return remembered(read_history(project.build_dir), changes) if changes or needed else {}
+
+
+def _needed(project: Project, lock: Lock, history: History) -> set[str]:
+    """Return the artifacts that the classes have, and those that they had before these."""
+    now = {name: entry.artifact for name, entry in lock.classes.items()}
+    before = (previous(project.build_dir, history, name, made) for name, made in now.items())
+    return {*now.values(), *(made for made in before if made is not None)}
 
 
 def _write(
-    project: Project, plan: BuildPlan, reports: list[ClassReport], models: Mapping[str, ReadyModel]
+    project: Project,
+    reports: list[ClassReport],
+    models: Mapping[str, ReadyModel],
+    history: History,
+    lock: Lock,
 ) -> None:
     """Write what the lock will name before the lock, so that a lock never names what isn't there."""
     build_dir = project.build_dir
@@ -197,7 +200,9 @@ def _write(
         path = store.artifact_path(build_dir, report.artifact.hash)
         if not store.is_whole(path, report.artifact.hash):
             store.write(path, report.artifact.encoded)
-    store.write(lock_path(build_dir), encode_lock(_lock(project, plan, reports, models)))
+    if history:
+        store.write(history_path(build_dir), encode_history(history))
+    store.write(lock_path(build_dir), encode_lock(lock))
 
 
 def _lock(
@@ -206,6 +211,7 @@ def _lock(
     used = sorted({project.classes[report.plan.name].model for report in reports})
     before = plan.lock.models if plan.lock else {}
     return Lock(
+        prompts=prompts_folder(project),
         versions=library_versions(),
         models={
             name: _locked_model(models[name], project.models[name]) if name in models else before[name]
@@ -216,7 +222,7 @@ def _lock(
 
 
 def _locked_model(model: ReadyModel, declared: Model) -> LockedModel:
-    loaded = model.loaded
+    loaded, template = model.loaded, model.loaded.chat_template
     return LockedModel(
         path=declared.path,
         revision=declared.revision,
@@ -224,7 +230,7 @@ def _locked_model(model: ReadyModel, declared: Model) -> LockedModel:
         trust_remote_code=declared.trust_remote_code,
         config_sha256=loaded.config_sha256,
         tokenizer=model.tokenizer,
-        chat_template_sha256=sha256(loaded.chat_template.encode("utf-8")),
+        chat_template_sha256=None if template is None else sha256(template.encode("utf-8")),
         context_length=loaded.context_length,
         vocab_size=loaded.vocab_size,
         eos_ids=loaded.eos_ids,
@@ -238,6 +244,7 @@ def _locked_class(report: ClassReport, project: Project) -> LockedClass:
         model=project.classes[report.plan.name].model,
         artifact=artifact.hash,
         prefix_tokens=len(artifact.prefix),
+        glue_tokens=report.glue_tokens,
         slots=len(artifact.slots),
         tail_tokens=len(artifact.spans[-1].ids),
         inputs=report.plan.inputs,

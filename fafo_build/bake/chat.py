@@ -1,98 +1,105 @@
-"""A model's chat template, called as a user would call it. The only place of the build that runs
-transformers.
+"""The form of chat classes: a model's chat template, called as a user would call it. Knows how today's date
+is pinned, and nothing of spans.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from attrs import frozen
-from jinja2 import Environment, TemplateError, TemplateSyntaxError
+from jinja2 import TemplateError, TemplateSyntaxError
 
-from fafo_build.bake.canonical import canonical
-from fafo_build.bake.probes import template_probes
-from fafo_build.errors import BakeError, Problem
-from fafo_build.tokens.encoder import TextEncoder
+from fafo_build.bake.form import Form, OwnTokenizer, Turn
+from fafo_build.bake.probes import template_probes, trimmed_characters
+from fafo_build.bake.template_words import arguments_of, filters, names, strings
+from fafo_build.errors import BakeError
+from fafo_build.project.values import did_you_mean, listed
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+_CLOCK = "strftime_now"
+"""The function by which chat templates ask what day it is."""
 
-_TODAY = ("strftime_now", "date_string")
-"""Names by which chat templates ask for today's date."""
+_DAY = "date_string"
+"""The name under which chat templates take today's date from their caller."""
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")
+"""How Python writes an object that has no text: with its place in this process's memory."""
+
+_UNPINNED = "it asks for today's date, and has none"
+_UNKNOWN_DATE = "it asks for today's date in a form that isn't written out in it"
+_LONGEST_REASON = 300
 
 
-@frozen
-class Turn:
-    """One message as the chat template gets it."""
-
-    role: str
-    content: str
-
-
-class Chat:
-    """The chat template of one model, with today's date pinned where it asks for one.
-
-    `model` is its name in the project, for messages.
-    """
+class Chat(Form):
+    """The chat template of one class's model, with what the class tells it."""
 
     def __init__(
         self,
-        tokenizer: PreTrainedTokenizerFast,
+        own: OwnTokenizer,
         chat_template: str,
-        model: str = "default",
+        name: str,
+        file: str,
+        *,
+        kwargs: Mapping[str, Any] | None = None,
         date: datetime.date | None = None,
+        prefill: bool = False,
     ) -> None:
-        self._tokenizer = tokenizer
+        """`kwargs` go to the template; `date` is today, for a template that asks; with `prefill` the last
+        message is the beginning of the answer.
+
+        Raises `BakeError` for a template that asks for a date that nobody gives, or for random text, and for
+        `kwargs` that it never looks at.
+        """
+        super().__init__(own, name, file)
         self._template = chat_template
-        self._model = model
-        self._pinned: dict[str, Any] = {}
-        asks = names_today(chat_template)
-        if asks and date is None:
+        self._kwargs = dict(kwargs or {})
+        self._prefill = prefill
+        asked = names(chat_template)
+        self._check(asked)
+        if date is not None and _DAY in asked:
+            self._kwargs.setdefault(_DAY, date.strftime("%d %b %Y"))
+        if _DAY in asked and _DAY not in self._kwargs:
+            raise self._unpinned(_DAY)
+        self._clock = _clock(date, self._formats()) if _CLOCK in asked else ""
+
+    def _check(self, asked: frozenset[str]) -> None:
+        # Of Jinja's own functions and filters, those that give something else each time.
+        for name in (asked & {"lipsum"}) | (filters(self._template) & {"random"}):
             raise self.error(
-                f"the chat template asks for today's date ({asks})", "give it one: model.date = 2026-01-31"
+                f"the chat template makes random text ({name}), so no prefix could stay the same",
+                "use another chat template: model.chat_template",
             )
-        if asks and date is not None:
-            self._template = _frozen_clock(chat_template, date) + chat_template
-            self._pinned = {"date_string": date.strftime("%d %b %Y")}
+        unheard = [name for name in self._kwargs if name not in asked]
+        if unheard:
+            raise self.error(
+                f"the chat template never looks at {listed(unheard)} (chat_template_kwargs)",
+                did_you_mean(unheard[0], sorted(arguments_of(self._template)), what="what it looks at"),
+            )
 
     @cached_property
-    def tokenizer_json(self) -> bytes:
-        """The tokenizer as the `tokenizers` library keeps it, as canonical JSON."""
-        import json
-
-        content = json.loads(self._tokenizer.backend_tokenizer.to_str())
-        # What an earlier call may have switched on; neither belongs to the tokenizer.
-        return canonical({**content, "truncation": None, "padding": None})
-
-    @cached_property
-    def judge(self) -> TextEncoder:
-        """An encoder for the proof alone, never the one that is under proof."""
-        return TextEncoder(self.tokenizer_json)
-
-    @cached_property
-    def template_words(self) -> tuple[str, ...]:
+    def words(self) -> tuple[str, ...]:
         """Texts by which the chat template may look into the content of a message."""
         return template_probes(self._template)
 
-    @property
-    def bos_id(self) -> int | None:
-        """The id of the token that begins a sequence, if the tokenizer names one."""
-        bos: int | None = self._tokenizer.bos_token_id
-        return bos
-
-    def error(self, message: str, cure: str | None = None) -> BakeError:
-        """Return the error of this model's chat template."""
-        field = "model" if self._model == "default" else f"models.{self._model}"
-        return BakeError(Problem(message, field=field, cure=cure))
+    @cached_property
+    def trimmed(self) -> str:
+        """The characters that its code strips by name."""
+        return trimmed_characters(self._template)
 
     def render(self, turns: Sequence[Turn]) -> str:
         """Return the conversation as text, ready for the answer. Raises `BakeError` when the template
         refuses it.
         """
-        return str(self._apply(turns, tokenize=False))
+        rendered = str(self._apply(turns, tokenize=False))
+        address = _ADDRESS.search(rendered)
+        if address and not any(address.group() in text for text in self._given(turns)):
+            raise self.error(
+                f"the chat template writes a place in memory,{address.group()}, which is another each time",
+                "use another chat template: model.chat_template",
+            )
+        return rendered
 
     def ids(self, turns: Sequence[Turn]) -> list[int]:
         """Return the ids of the conversation, as `apply_chat_template` gives them. Raises `BakeError` as
@@ -101,47 +108,69 @@ class Chat:
         return list(self._apply(turns, tokenize=True))
 
     def _apply(self, turns: Sequence[Turn], *, tokenize: bool) -> Any:
-        messages = [{"role": turn.role, "content": turn.content} for turn in turns]
+        messages: list[Any] = [{"role": turn.role, "content": turn.content} for turn in turns]
         try:
-            return self._tokenizer.apply_chat_template(
+            return self.own.tokenizer.apply_chat_template(
                 messages,
-                chat_template=self._template,
+                chat_template=self._clock + self._template,
                 tokenize=tokenize,
-                add_generation_prompt=True,
+                add_generation_prompt=not self._prefill,
+                continue_final_message=self._prefill,
                 return_dict=False,
                 # Long probes are meant to be long: no warning about the model's length.
                 tokenizer_kwargs={"verbose": False} if tokenize else {},
-                **self._pinned,
+                **self._kwargs,
             )
         except TemplateSyntaxError as error:
+            line = error.lineno - self._clock.count("\n")
             raise self.error(
-                f"the chat template isn't Jinja: {error.message} (line {error.lineno})",
-                "mend it, or name another",
+                f"the chat template isn't Jinja: {error.message} (line {line})", "mend it, or name another"
             ) from error
-        except (TemplateError, TypeError, ValueError, LookupError) as error:
+        except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
+            if str(error) == _UNPINNED:  # what `_clock` raises
+                raise self._unpinned(_CLOCK) from error
+            reason = " ".join(str(error).split())[:_LONGEST_REASON]
             raise self.error(
-                f"the chat template refuses the conversation: {error}", "change the roles or their order"
+                f"the chat template refuses the conversation: {reason}", "change the roles or their order"
             ) from error
 
+    def _unpinned(self, name: str) -> BakeError:
+        more = f', or chat_template_kwargs.{_DAY} = "31 Jan 2026"' if _DAY in names(self._template) else ""
+        return self.error(
+            f"the chat template asks for today's date ({name}), so the prefix would change at midnight",
+            f"give it one: model.date = 2026-01-31{more}",
+        )
 
-def _frozen_clock(chat_template: str, date: datetime.date) -> str:
-    """Return a `strftime_now` that knows one day, to stand before a chat template.
+    def _formats(self) -> Iterator[str]:
+        return (text for text in (*strings(self._template), *_texts(self._kwargs)) if "%" in text)
 
-    transformers takes no function from its callers, so it is a macro, and knows the formats that the template
-    writes out. The newline after it is eaten by the `trim_blocks` of transformers.
+    def _given(self, turns: Sequence[Turn]) -> Iterator[str]:
+        yield from (turn.content for turn in turns)
+        yield from _texts(self._kwargs)
+        yield self._template
+
+
+def _clock(date: datetime.date | None, formats: Iterator[str]) -> str:
+    """Return a `strftime_now` that knows one day, or none, to stand before a chat template.
+
+    transformers takes no function from its callers, so it is a macro, and knows the formats that are written
+    out. The newline after it is eaten by the `trim_blocks` of transformers.
     """
-    formats = {word: date.strftime(word) for word in _strings(chat_template) if "%" in word}
-    return "{% macro strftime_now(form) %}{{ " + repr(formats) + "[form] }}{% endmacro %}\n"
+    known = {} if date is None else {text: date.strftime(text) for text in formats}
+    refusal = _UNPINNED if date is None else _UNKNOWN_DATE
+    return (
+        "{% macro " + _CLOCK + "(form) %}"
+        "{% if form not in " + repr(known) + " %}{{ raise_exception(" + repr(refusal) + ") }}{% endif %}"
+        "{{ " + repr(known) + "[form] }}{% endmacro %}\n"
+    )
 
 
-def _strings(chat_template: str) -> list[str]:
-    return [text[1:-1] for _, kind, text in Environment().lex(chat_template) if kind == "string"]
-
-
-def names_today(chat_template: str) -> str | None:
-    """Return the name by which a chat template asks for today's date, None if it doesn't."""
-    try:
-        tokens = list(Environment().lex(chat_template))
-    except TemplateSyntaxError:
-        return None  # rendering it says where
-    return next((text for _, kind, text in tokens if kind == "name" and text in _TODAY), None)
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from (key, *_texts(inner))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(inner)

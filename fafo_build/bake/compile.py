@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -11,19 +12,24 @@ from attrs import evolve, frozen
 from fafo_build.bake.artifact import Artifact, ModelFingerprint
 from fafo_build.bake.canonical import sha256
 from fafo_build.bake.chat import Chat
+from fafo_build.bake.conversation import Conversation
 from fafo_build.bake.examples import place_of_example, read_examples
-from fafo_build.bake.layout import Conversation, lay_out
+from fafo_build.bake.form import Form, OwnTokenizer
+from fafo_build.bake.kwargs import read_kwargs
+from fafo_build.bake.layout import lay_out
+from fafo_build.bake.plain import Plain
 from fafo_build.bake.prove import prove
 from fafo_build.errors import BakeError, Problem, TemplateError
 from fafo_build.project.declaration import Project, PromptClass
-from fafo_build.render.checks import check, used_vars, uses_examples
+from fafo_build.render.checks import check_class
 from fafo_build.render.comments import without_comments
 from fafo_build.render.environment import CONSTANT_NAMES, ITEM_NAMES
 from fafo_build.render.sources import Prompts, gather
-from fafo_build.render.special_tokens import check_special_tokens
+from fafo_build.render.special_tokens import asks_for_special_tokens, check_special_tokens
 from fafo_build.render.trace import Trace, UnrenderableError, trace
+from fafo_build.render.used import used_vars, uses_examples
 from fafo_build.tokens.encoder import TextEncoder
-from fafo_build.tokens.family import why_unproven
+from fafo_build.tokens.family import why_refused
 from fafo_build.tokens.model_files import LoadedModel
 
 
@@ -32,7 +38,9 @@ class ReadyModel:
     """A model that classes can be baked for."""
 
     loaded: LoadedModel
-    chat: Chat
+    own: OwnTokenizer
+    date: datetime.date | None
+    """Today, for a chat template that asks."""
     encoder: TextEncoder
     fingerprint: ModelFingerprint
     tokenizer_json: bytes
@@ -44,29 +52,28 @@ class ReadyModel:
         return sha256(self.tokenizer_json)
 
 
-def ready(loaded: LoadedModel, name: str, date: Any) -> ReadyModel:
+def ready(loaded: LoadedModel, name: str, date: datetime.date | None) -> ReadyModel:
     """Make a loaded model ready for baking; `name` is its name in the project.
 
-    Raises `BakeError` for a tokenizer that isn't byte-level BPE, or a chat template that needs `model.date`.
+    Raises `BakeError` for a tokenizer that can't be baked.
     """
-    content = json.loads(loaded.tokenizer.backend_tokenizer.to_str())
-    why = why_unproven(content)
+    own = OwnTokenizer(loaded.tokenizer)
+    why = why_refused(json.loads(own.json))
+    encoder = TextEncoder(own.json)
+    if why is None and (token := encoder.leak()) is not None:
+        why = f"the text {token} becomes the token {token} wherever it stands"
     if why is not None:
         field = "model" if name == "default" else f"models.{name}"
-        raise BakeError(
-            Problem(
-                f"the tokenizer of {loaded.name} isn't byte-level BPE, and others are not proven yet: {why}",
-                field=field,
-                cure="use a model with a byte-level BPE tokenizer (SmolLM2, Llama 3, GPT-2)",
-            )
-        )
-    chat = Chat(loaded.tokenizer, loaded.chat_template, name, date)
+        message = f"the tokenizer of {loaded.name} can't be baked: {why}"
+        cure = "mend its tokenizer.json, or use another model"
+        raise BakeError(Problem(message, field=field, cure=cure))
     return ReadyModel(
         loaded=loaded,
-        chat=chat,
-        encoder=TextEncoder(chat.tokenizer_json),
+        own=own,
+        date=date,
+        encoder=encoder,
         fingerprint=ModelFingerprint(loaded.name, loaded.revision, loaded.config_sha256),
-        tokenizer_json=chat.tokenizer_json,
+        tokenizer_json=own.json,
     )
 
 
@@ -78,18 +85,22 @@ def compile_class(project: Project, declared: PromptClass, model: ReadyModel) ->
     """
     prompts = gather(project, declared)
     _check_variables(declared)
-    check(prompts, declared.vars)
+    check_class(prompts, declared)
     examples = read_examples(project, declared)
+    traces = _traces(project, declared, prompts, examples)
+    opened = (name for name, trace in zip(prompts.messages, traces, strict=True) if trace.has_hole)
+    names = sorted({inner for name in opened for inner in prompts.reach(name)})
     talk = Conversation(
         name=declared.name,
         file=declared.file,
         roles=tuple(message.role for message in declared.messages),
-        traces=_traces(project, declared, prompts, examples),
+        traces=traces,
         templates=prompts.messages,
+        opts_in=asks_for_special_tokens(prompts, names),
     )
-    names = sorted({name for number in talk.open for name in prompts.reach(talk.templates[number])})
     check_special_tokens(prompts, names, declared.vars, examples, sorted(model.encoder.control))
-    layout = lay_out(talk, model.chat, model.encoder)
+    form = form_of(project, declared, model)
+    layout = lay_out(talk, form, model.encoder)
     artifact = Artifact(
         model=model.fingerprint,
         tokenizer=model.tokenizer,
@@ -97,10 +108,43 @@ def compile_class(project: Project, declared: PromptClass, model: ReadyModel) ->
         spans=layout.spans,
         slots=layout.slots,
         holes=layout.holes,
+        lead=layout.lead,
         **_rendering(prompts, tuple(names), declared.vars, examples),
     )
-    prove(artifact, model.encoder, talk, model.chat)
+    prove(artifact, model.encoder, talk, form)
     return artifact
+
+
+def form_of(project: Project, declared: PromptClass, model: ReadyModel) -> Form:
+    """Return what makes one text of a class's messages.
+
+    Raises `BakeError` when the model has no chat template, or one that asks for what nobody gives.
+    """
+    if declared.format != "chat":
+        return Plain(model.own, declared.name, declared.file, adds=declared.format == "completion")
+    kwargs = read_kwargs(project, declared)
+    template = model.loaded.chat_template
+    if kwargs.get("tools") is not None and model.loaded.tool_template is not None:
+        template = model.loaded.tool_template
+    if template is None:
+        raise BakeError(
+            Problem(
+                f"{model.loaded.name} has no chat template",
+                file=declared.file,
+                field=f"class.{declared.name}",
+                cure='name one: model.chat_template = "prompts/chat.jinja"; or write format = "raw" or '
+                '"completion", and messages without roles',
+            )
+        )
+    return Chat(
+        model.own,
+        template,
+        declared.name,
+        declared.file,
+        kwargs=kwargs,
+        date=model.date,
+        prefill=declared.messages[-1].prefill,
+    )
 
 
 def _traces(

@@ -1,5 +1,5 @@
-"""From a rendered conversation to spans and slots: where the holes are, what the chat template does to
-them, and where the constant text between them may be cut.
+"""From a rendered conversation to spans and slots: where the holes are, and where the constant text between
+them may be cut. What a chat template does to a content is `shown`'s subject.
 """
 
 from __future__ import annotations
@@ -9,47 +9,12 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from fafo_build.bake.artifact import Hole, Slot, Span
-from fafo_build.bake.chat import Chat, Turn
-from fafo_build.errors import BakeError, Problem
+from fafo_build.bake.conversation import Conversation
+from fafo_build.bake.form import Form
+from fafo_build.bake.shown import Shown
 from fafo_build.render.marks import Marked, Trim
-from fafo_build.render.trace import Trace
 from fafo_build.tokens.boundary import end_of_span, start_of_span
-from fafo_build.tokens.encoder import TextEncoder
-
-_TRIMS: tuple[Trim, ...] = ("none", "strip", "lstrip", "rstrip")
-_PADDING = " \t\n"
-
-
-@frozen
-class Conversation:
-    """The messages of a class, as far as they are known without an item."""
-
-    name: str
-    """Of the class."""
-    file: str
-    """Of the class, relative to the project."""
-    roles: tuple[str, ...]
-    traces: tuple[Trace, ...]
-    """Per message."""
-    templates: tuple[str, ...]
-    """Per message, the name of its template."""
-
-    def turns(self, fillings: dict[int, str]) -> list[Turn]:
-        """Return the conversation with `fillings[message]` in place of the holes; every hole needs one."""
-        return [
-            Turn(role, trace.head + fillings[number] if trace.has_hole else trace.head)
-            for number, (role, trace) in enumerate(zip(self.roles, self.traces, strict=True))
-        ]
-
-    @property
-    def open(self) -> tuple[int, ...]:
-        """The numbers of the messages with a hole."""
-        return tuple(number for number, trace in enumerate(self.traces) if trace.has_hole)
-
-    def error(self, message: str, number: int | None = None, cure: str | None = None) -> BakeError:
-        """Return the error of this class, or of one of its messages."""
-        field = f"class.{self.name}" + ("" if number is None else f".message[{number + 1}]")
-        return BakeError(Problem(message, file=self.file, field=field, cure=cure))
+from fafo_build.tokens.encoder import Place, TextEncoder
 
 
 @frozen
@@ -59,13 +24,14 @@ class Layout:
     spans: tuple[Span, ...]
     slots: tuple[Slot, ...]
     holes: tuple[Hole, ...]
+    lead: int
 
 
-def lay_out(talk: Conversation, chat: Chat, encoder: TextEncoder) -> Layout:
+def lay_out(talk: Conversation, form: Form, encoder: TextEncoder) -> Layout:
     """Find the spans and slots of a class.
 
-    Raises `BakeError` when no message looks at the item, when the chat template drops, repeats or changes a
-    message, or when no constant text is left for a prefix.
+    Raises `BakeError` when no message looks at the item, when the form drops, repeats or changes a message,
+    or when no constant text is left for a prefix.
     """
     if not talk.open:
         raise talk.error(
@@ -73,19 +39,31 @@ def lay_out(talk: Conversation, chat: Chat, encoder: TextEncoder) -> Layout:
             cure="put a column into a message: {{ item.NAME }}",
         )
     marks = _sentinels(talk)
-    literals = _literals(talk, chat, marks)
-    holes = tuple(_hole(talk, chat, marks, number) for number in talk.open)
-    for at, hole in enumerate(holes):
-        # Where white space at the end of a head is trimmed when nothing follows, it belongs to the hole.
-        surplus = len(Marked(talk.traces[hole.message].head).trimmed(_left(hole.trim)).text) - len(hole.head)
-        literals[at] = literals[at][: len(literals[at]) - surplus] if surplus else literals[at]
-    spans, slots = _cut(literals, encoder)
+    literals, order = _literals(talk, form, marks)
+    holes = tuple(_hole(talk, form, marks, number) for number in talk.open)
+    for at, number in enumerate(order):
+        hole = holes[talk.open.index(number)]
+        surplus = _surplus(talk, hole)
+        if surplus > len(literals[at]) or encoder.controls(hole.before) or encoder.controls(hole.after):
+            raise talk.error(
+                "the chat template leaves out more than white space when nothing is left of this message",
+                number,
+                "begin the message with constant text",
+            )
+        literals[at] = literals[at][: len(literals[at]) - surplus]
+        literals[at + 1] = literals[at + 1][len(hole.after) :]
+    spans, slots = _cut(literals, [talk.open.index(number) for number in order], len(form.lead), encoder)
     if not spans[0].ids:
+        if not literals[0]:
+            raise talk.error(
+                "nothing constant comes before the first hole, so there is no prefix to bake",
+                cure="begin the first message with constant text",
+            )
         raise talk.error(
-            "nothing constant comes before the first hole, so there is no prefix to bake",
-            cure="begin the first message with constant text",
+            "the item may change all tokens of the constant text before it, so there is no prefix to bake",
+            cure="begin the first message with a special token of the model, or with more constant text",
         )
-    return Layout(spans, slots, holes)
+    return Layout(spans, slots, holes, len(form.lead))
 
 
 def _sentinels(talk: Conversation) -> dict[int, str]:
@@ -99,75 +77,70 @@ def _sentinels(talk: Conversation) -> dict[int, str]:
     return {number: f"{stem}{number}e" for number in talk.open}
 
 
-def _literals(talk: Conversation, chat: Chat, marks: dict[int, str]) -> list[str]:
-    """Return the constant texts around the holes, in order; one more than there are holes."""
-    rendered = chat.render(talk.turns(marks))
-    literals = []
+def _literals(talk: Conversation, form: Form, marks: dict[int, str]) -> tuple[list[str], list[int]]:
+    """Return the constant texts around the holes, one more than there are holes; and the messages of the
+    holes, in the order in which the form shows them.
+    """
+    rendered = form.render(talk.turns(marks))
     for number, mark in marks.items():
-        before, found, rendered = rendered.partition(mark)
-        if not found or mark in rendered:
-            what = "shows twice" if found else "drops or moves"
-            raise talk.error(f"the chat template {what} the content of this message", number)
+        times = rendered.count(mark)
+        if times != 1:
+            what = "leaves out or changes" if times == 0 else "shows more than once"
+            raise talk.error(
+                f"the chat template {what} the content of this message, and every row brings another",
+                number,
+                "take the item out of this message, or use another chat template: model.chat_template",
+            )
+    order = sorted(marks, key=lambda number: rendered.index(marks[number]))
+    literals = []
+    for number in order:
+        before, _, rendered = rendered.partition(marks[number])
         literals.append(before)
-    return [*literals, rendered]
+    return [*literals, rendered], order
 
 
-def _hole(talk: Conversation, chat: Chat, marks: dict[int, str], number: int) -> Hole:
-    trim = _trim(talk, chat, marks, number)
-    head = talk.traces[number].head
+def _surplus(talk: Conversation, hole: Hole) -> int:
+    """Return how much of the constant text before a hole goes with the hole, in characters: white space at
+    the end of its head that is trimmed when nothing follows, and what is shown only if anything is.
+    """
+    left = Trim(left=hole.trim.left)
+    return len(hole.before) + len(Marked(talk.traces[hole.message].head).trimmed(left).text) - len(hole.head)
+
+
+def _hole(talk: Conversation, form: Form, marks: dict[int, str], number: int) -> Hole:
+    shown = Shown(talk, form, marks, number)
+    trim = shown.trim()
     # Trimming on the right happens to head and item text together; the head's own part of it goes into the
     # hole.
-    shown = Marked(head).trimmed(trim).text
-    return Hole(number, shown, trim, talk.templates[number])
+    head = Marked(talk.traces[number].head).trimmed(trim).text
+    before, after = ("", "") if head else shown.frame()
+    return Hole(number, head, trim, talk.templates[number], before, after)
 
 
-def _left(trim: Trim) -> Trim:
-    return "lstrip" if trim in ("strip", "lstrip") else "none"
-
-
-def _trim(talk: Conversation, chat: Chat, marks: dict[int, str], number: int) -> Trim:
-    """Find out what the chat template does to white space around the content of a message."""
-
-    def rendered(content: str) -> str:
-        turns = talk.turns(marks)
-        turns[number] = Turn(talk.roles[number], content)
-        return chat.render(turns)
-
-    mark = marks[number]
-    before, _, after = rendered(mark).partition(mark)
-    padded = rendered(_PADDING + mark + _PADDING)
-    for trim in _TRIMS:
-        if padded == before + Marked(_PADDING + mark + _PADDING).trimmed(trim).text + after:
-            return trim
-    raise talk.error(
-        "the chat template changes the content of this message in a way that can't be repeated", number
-    )
-
-
-def _cut(literals: Sequence[str], encoder: TextEncoder) -> tuple[tuple[Span, ...], tuple[Slot, ...]]:
+def _cut(
+    literals: Sequence[str], order: Sequence[int], lead: int, encoder: TextEncoder
+) -> tuple[tuple[Span, ...], tuple[Slot, ...]]:
     """Cut the literals at stable places; what is left of them is glue. A literal without a span joins two
-    slots.
+    slots. `order` has the hole after each literal but the last.
     """
-    end = end_of_span(encoder, literals[0])
-    spans = [_span(encoder, literals[0][:end])]
+    end = end_of_span(encoder, literals[0], Place.START, lead)
+    first = literals[0][:end]
+    spans = [Span(first, tuple(encoder.constant(first, Place.START, lead)))]
     slots: list[Slot] = []
     parts: list[str | int] = [literals[0][end:]]
-    for hole, literal in enumerate(literals[1:]):
-        parts.append(hole)
-        is_last = hole == len(literals) - 2
+    for at, literal in enumerate(literals[1:]):
+        parts.append(order[at])
+        is_last = at == len(literals) - 2
         begin = start_of_span(encoder, literal)
-        end = len(literal) if is_last else begin + end_of_span(encoder, literal[begin:])
+        end = len(literal) if is_last else begin + end_of_span(encoder, literal[begin:], Place.INSIDE)
         if begin < end or is_last:
             slots.append(_slot([*parts, literal[:begin]]))
-            spans.append(_span(encoder, literal[begin:end]))
+            text = literal[begin:end]
+            spans.append(Span(text, tuple(encoder.constant(text, Place.INSIDE))))
             parts = [literal[end:]]
         else:
             parts.append(literal)
     return tuple(spans), tuple(slots)
-
-
-def _span(encoder: TextEncoder, text: str) -> Span:
-    return Span(text, tuple(encoder.canonical(text)))
 
 
 def _slot(parts: Sequence[str | int]) -> Slot:

@@ -1,21 +1,21 @@
 """What a build would do, and why, as a value: the lock compared with the inputs. It loads no model and
-bakes nothing.
+bakes nothing; templates are parsed only where something changed.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Literal
 
 from attrs import frozen
 
 from fafo_build.bake import store
-from fafo_build.bake.lock import Lock, LockedClass, LockedModel, library_versions, read_lock
+from fafo_build.bake.kwargs import kwargs_files
+from fafo_build.bake.lock import Lock, LockedClass, LockedModel, OutdatedLock, find_lock, library_versions
 from fafo_build.errors import BakeError, FafoError, Problem
 from fafo_build.project.declaration import Model, Project, PromptClass
-from fafo_build.render.checks import check
-from fafo_build.render.sources import gather
 from fafo_build.tokens.model_files import input_hashes
 
 State = Literal["new", "stale", "current"]
@@ -31,8 +31,8 @@ class ClassPlan:
     """Why it isn't current: `prompts/common.md changed`. Empty when it is."""
     inputs: Mapping[str, str]
     """The files that it is made from now, relative to the project: name to sha256."""
-    locked: LockedClass | None
-    """What the lock says of it."""
+    before: str | None
+    """The artifact that the lock gives it, whatever the lock's form; 64 hex digits."""
 
 
 @frozen
@@ -43,10 +43,8 @@ class BuildPlan:
     """In the order of their names."""
     gone: tuple[str, ...]
     """Classes of the lock that the project doesn't have any more."""
-    orphans: tuple[str, ...]
-    """Hashes of artifacts in build/ that no class of the lock has. They stay while results refer to them."""
     lock: Lock | None
-    """The lock as it is; None if there is none, or none that can be read."""
+    """The lock as it is; None if there is none, or an outdated one."""
 
     @property
     def is_current(self) -> bool:
@@ -65,49 +63,44 @@ def plan_build(project: Project) -> BuildPlan:
     Raises the problems of all classes at once: `TemplateError` for prompts that can't be read, `BakeError`
     for a lock of a newer format; `ModelError` for a model that isn't there.
     """
-    lock = read_lock(project.build_dir)
-    known = lock or Lock(versions={})
-    everywhere = tuple(_version_changes(known)) if lock else ()
-    models = {
-        name: tuple(_model_changes(known.models.get(name), project.models[name], project))
-        for name in sorted({declared.model for declared in project.classes.values()})
-    }
+    planner = _Planner(project, find_lock(project.build_dir))
     plans = []
     problems: list[FafoError] = []
-    for name, declared in sorted(project.classes.items()):
+    for declared in sorted(project.classes.values(), key=lambda declared: declared.name):
         try:
-            inputs = class_inputs(project, declared)
+            plans.append(planner.plan(declared))
         except FafoError as error:
             problems.append(error)
-            continue
-        locked = known.classes.get(name)
-        plans.append(
-            _plan(project, name, declared, inputs, locked, known, (*everywhere, *models[declared.model]))
-        )
     if problems:
         raise type(problems[0])(problem for error in problems for problem in error.problems)
-    current = {locked.artifact for locked in known.classes.values()}
-    present = sorted(path.stem for path in (project.build_dir / "artifacts").glob("*.json"))
     return BuildPlan(
         classes=tuple(plans),
-        gone=tuple(sorted(set(known.classes) - set(project.classes))),
-        orphans=tuple(name for name in present if name not in current),
-        lock=lock,
+        gone=tuple(sorted(set(planner.before) - set(project.classes))),
+        lock=planner.lock,
     )
 
 
 def class_inputs(project: Project, declared: PromptClass) -> dict[str, str]:
-    """Return every file that a class is made from: the class file, its prompts transitively, its examples.
+    """Return every file that a class is made from: the class file, its prompts transitively, its examples,
+    its JSON Schema.
 
     What can be said of prompts without a model is checked here too, so that all mistakes come at once.
     Raises `TemplateError` when prompts can't be read, `BakeError` when another file can't.
     """
+    # Jinja takes a moment to import, and an unchanged project doesn't need it.
+    from fafo_build.render.checks import check_class
+    from fafo_build.render.sources import gather
+
     prompts = gather(project, declared)
-    check(prompts, declared.vars)
+    check_class(prompts, declared)
     inputs = dict(prompts.files)
     others = [(declared.file, f"class.{declared.name}")]
     if declared.examples is not None:
         others.append((declared.examples.path, f"class.{declared.name}.examples.path"))
+    for name, file in kwargs_files(declared).items():
+        others.append((file, f"class.{declared.name}.chat_template_kwargs.{name}"))
+    if declared.sampling.json_schema is not None:
+        others.append((declared.sampling.json_schema, f"class.{declared.name}.sampling.json_schema"))
     for file, field in others:
         try:
             content = (project.root / file).read_bytes()
@@ -119,35 +112,97 @@ def class_inputs(project: Project, declared: PromptClass) -> dict[str, str]:
     return dict(sorted(inputs.items()))
 
 
-def _plan(
-    project: Project,
-    name: str,
-    declared: PromptClass,
-    inputs: Mapping[str, str],
-    locked: LockedClass | None,
-    lock: Lock,
-    shared: tuple[str, ...],
-) -> ClassPlan:
-    if locked is None:
-        return ClassPlan(name, "new", ("not built yet",), inputs, None)
-    reasons = [*_input_changes(locked.inputs, inputs), *shared]
-    if locked.model != declared.model:
-        reasons.append(f"its model was {locked.model}, and is {declared.model}")
-    if not store.is_whole(store.artifact_path(project.build_dir, locked.artifact), locked.artifact):
-        reasons.append(f"its artifact {locked.artifact[:8]} is missing or damaged")
-    model = lock.models.get(declared.model)
-    if model and not store.is_whole(
-        store.tokenizer_path(project.build_dir, model.tokenizer), model.tokenizer
-    ):
-        reasons.append(f"its tokenizer {model.tokenizer[:8]} is missing or damaged in build/")
-    return ClassPlan(name, "stale" if reasons else "current", tuple(reasons), inputs, locked)
+def prompts_folder(project: Project) -> str:
+    """Return the project's prompts folder as the lock says it: without a machine's path."""
+    folder = project.prompts_dir
+    inside = folder.is_relative_to(project.root)
+    return folder.relative_to(project.root).as_posix() if inside else folder.name
 
 
-def _version_changes(lock: Lock) -> Iterator[str]:
+class _Planner:
+    """Compares one project with one lock; every file is read once."""
+
+    def __init__(self, project: Project, found: Lock | OutdatedLock | None) -> None:
+        self.lock = found if isinstance(found, Lock) else None
+        self._project = project
+        self._hashes: dict[str, str | None] = {}
+        self._whole: dict[Path, bool] = {}
+        self._outdated = found.reason if isinstance(found, OutdatedLock) else None
+        if isinstance(found, OutdatedLock):
+            self.before = dict(found.artifacts)
+        else:
+            self.before = {name: locked.artifact for name, locked in found.classes.items()} if found else {}
+        """Class to artifact, as the lock says it."""
+        self._everywhere = tuple(_version_changes(found, project)) if isinstance(found, Lock) else ()
+        known = found.models if isinstance(found, Lock) else {}
+        self._models = {
+            name: tuple(_model_changes(known.get(name), project.models[name], project))
+            for name in sorted({declared.model for declared in project.classes.values()})
+        }
+
+    def plan(self, declared: PromptClass) -> ClassPlan:
+        name = declared.name
+        before = self.before.get(name)
+        if self._outdated is not None:
+            return ClassPlan(name, "stale", (self._outdated,), class_inputs(self._project, declared), before)
+        locked = self.lock.classes.get(name) if self.lock else None
+        if locked is None or self.lock is None:
+            return ClassPlan(name, "new", ("not built yet",), class_inputs(self._project, declared), before)
+        inputs = self._inputs(declared, locked)
+        reasons = [*_input_changes(locked.inputs, inputs), *self._everywhere]
+        reasons += self._models[declared.model]
+        if locked.model != declared.model:
+            reasons.append(f"its model was {locked.model}, and is {declared.model}")
+        reasons += self._losses(self.lock, locked)
+        return ClassPlan(name, "stale" if reasons else "current", tuple(reasons), inputs, before)
+
+    def _inputs(self, declared: PromptClass, locked: LockedClass) -> Mapping[str, str]:
+        """Return the class's inputs. Which prompts are pulled in is decided by the class file, the prompts
+        themselves, the folder they lie in, and the versions: while these are the same, so is the list.
+        """
+        inside = self._project.prompts_dir.is_relative_to(self._project.root)
+        if (
+            inside
+            and not self._everywhere
+            and declared.file in locked.inputs
+            and all(self._sha256(file) == digest for file, digest in locked.inputs.items())
+        ):
+            return locked.inputs
+        return class_inputs(self._project, declared)
+
+    def _losses(self, lock: Lock, locked: LockedClass) -> Iterator[str]:
+        build = self._project.build_dir
+        if not self._is_whole(store.artifact_path(build, locked.artifact), locked.artifact):
+            yield f"its artifact {locked.artifact[:8]} is missing or damaged"
+        model = lock.models.get(locked.model)
+        if model and not self._is_whole(store.tokenizer_path(build, model.tokenizer), model.tokenizer):
+            yield f"its tokenizer {model.tokenizer[:8]} is missing or damaged in build/"
+
+    def _is_whole(self, path: Path, digest: str) -> bool:
+        if path not in self._whole:
+            self._whole[path] = store.is_whole(path, digest)
+        return self._whole[path]
+
+    def _sha256(self, file: str) -> str | None:
+        """Return the hash of a file of the project; None when it can't be read: `class_inputs` says why."""
+        if file not in self._hashes:
+            try:
+                content = (self._project.root / file).read_bytes()
+            except OSError:
+                self._hashes[file] = None
+            else:
+                self._hashes[file] = hashlib.sha256(content).hexdigest()
+        return self._hashes[file]
+
+
+def _version_changes(lock: Lock, project: Project) -> Iterator[str]:
     for name, version in library_versions().items():
         before = lock.versions.get(name)
         if before != version:
             yield f"{name} was {before}, and is {version}"
+    folder = prompts_folder(project)
+    if lock.prompts != folder:
+        yield f"the prompts folder was {lock.prompts}, and is {folder}"
 
 
 def _model_changes(locked: LockedModel | None, declared: Model, project: Project) -> Iterator[str]:

@@ -11,6 +11,8 @@ from fafo_build.bake.canonical import sha256
 from fafo_build.errors import BakeError, Problem
 
 REBUILD = "run `fafo build`"
+_WRITING = ".writing-"
+"""How names of files begin that aren't whole yet."""
 
 
 def artifact_path(build: Path, artifact: str) -> Path:
@@ -23,14 +25,20 @@ def tokenizer_path(build: Path, tokenizer: str) -> Path:
     return build / "tokenizers" / f"{tokenizer}.json"
 
 
+class OtherFormatError(BakeError):
+    """An artifact that another version of fafo wrote."""
+
+
 def read_artifact(build: Path, artifact: str) -> Artifact:
-    """Return an artifact. Raises `BakeError` when it is absent, damaged or of another format."""
+    """Return an artifact. Raises `BakeError` when it is absent or damaged, `OtherFormatError` when it is of
+    another format.
+    """
     path = artifact_path(build, artifact)
     content = read_named(path, artifact)
     try:
         return decoded(content)
     except (ValueError, TypeError, LookupError) as error:
-        raise BakeError(
+        raise OtherFormatError(
             Problem(
                 f"the artifact {artifact[:8]} is of another version of fafo: {error}",
                 file=f"{build.name}/artifacts/{path.name}",
@@ -66,11 +74,35 @@ def is_whole(path: Path, digest: str) -> bool:
     return True
 
 
+def sweep(build: Path) -> None:
+    """Remove what writers left behind that were killed. The caller holds the build's lock, so none is alive.
+
+    Raises `BakeError`.
+    """
+    for folder in (build, build / "artifacts", build / "tokenizers"):
+        for left in folder.glob(_WRITING + "*"):
+            try:
+                left.unlink()
+            except OSError as error:
+                raise refused(left, error) from error
+
+
+def refused(path: Path, error: OSError) -> BakeError:
+    """Return what the system said to a change of a file of the build, and what to do about it."""
+    return BakeError(
+        Problem(
+            f"can't be written: {error.strerror}",
+            file="/".join(path.parts[-3:]),
+            cure="make room or mend the permissions, then " + REBUILD,
+        )
+    )
+
+
 def write(path: Path, content: bytes) -> None:
     """Write a file so that after any crash it is either as before or whole. Raises `BakeError`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=_WRITING)
         temporary = Path(name)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -85,13 +117,7 @@ def write(path: Path, content: bytes) -> None:
             raise
         _sync_folder(path.parent)
     except OSError as error:
-        raise BakeError(
-            Problem(
-                f"can't be written: {error.strerror}",
-                file="/".join(path.parts[-3:]),
-                cure="make room or mend the permissions, then " + REBUILD,
-            )
-        ) from error
+        raise refused(path, error) from error
 
 
 def _sync_folder(folder: Path) -> None:

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
+USED_ARTIFACTS = "fafo.used_artifacts"
+"""Where `meta` of click's context holds the function that says which artifacts a project's results and queues
+refer to. The commands of a build know nothing of runs, so whoever puts them together gives it to them.
+"""
+
+
 def json_option(command: _Command) -> _Command:
     """Add `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys to stdout.")(

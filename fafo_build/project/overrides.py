@@ -41,9 +41,9 @@ def apply(table: Mapping[str, Any], env: Mapping[str, str]) -> Overridden:
     """Return the table of `fafo.toml` with the values of the environment in it.
 
     `FAFO_ENGINE_URLS` (separated by commas) is for the only engine of kind `sglang`, or of several for the
-    one called `default`. `FAFO_SOURCE_NAME_URL` is for the source of that name, in capitals, with `_` for
-    what isn't a letter or a digit. A variable that fits nothing, or one that only begins like these, is a
-    problem, not a silence.
+    one called `default`, and stands in for `launch`, too. `FAFO_SOURCE_NAME_URL` is for the source of that
+    name, in capitals, with `_` for what isn't a letter or a digit. A variable that fits nothing, or one that
+    only begins like these, is a problem, not a silence.
     """
     new = dict(table)
     origin: dict[Path, str] = {}
@@ -60,6 +60,8 @@ def apply(table: Mapping[str, Any], env: Mapping[str, str]) -> Overridden:
         urls = [url.strip() for url in value.split(",") if url.strip()]
         key = "urls" if variable == ENGINE_URLS else "url"
         new = _with(new, (*paths[0], key), urls if key == "urls" else value)
+        if key == "urls":
+            new = _without_launch(new, paths[0])
         origin[(*paths[0], key)] = variable
     problems += (
         Problem("there is no such environment variable", field=variable, cure=_meant(variable, table))
@@ -126,6 +128,16 @@ def _sources(table: Mapping[str, Any], variable: str) -> list[Path]:
 def source_variable(name: str) -> str:
     """Return the environment variable that overrides the URL of the source called `name`."""
     return f"FAFO_SOURCE_{re.sub('[^A-Z0-9]', '_', name.upper())}_URL"
+
+
+def _without_launch(table: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return a copy of the table in which the engine at `path` starts no servers."""
+    engine: Any = table
+    for key in path:
+        engine = engine[key]
+    kept = {key: value for key, value in engine.items() if key != "launch"}
+    changed: dict[str, Any] = _with(table, path, kept)
+    return changed
 
 
 def _with(value: Any, path: Path, new: Any) -> Any:

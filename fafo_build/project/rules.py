@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fafo_build.project.declaration import (
+    FORMS,
     Engine,
     Examples,
+    Launch,
     Message,
     Model,
     ProjectTable,
@@ -22,7 +24,8 @@ from fafo_build.project.declaration import (
     Source,
     Verify,
 )
-from fafo_build.project.values import MistakeError, describe
+from fafo_build.project.turns import CONVERSATION_IN_SCHEMA, ROLE_IS_MISSING, conversation
+from fafo_build.project.values import MistakeError, describe, in_schema
 
 Rule = Callable[[Mapping[str, Any]], Iterator[MistakeError]]
 """Yields what is wrong with a table's keys together."""
@@ -37,9 +40,12 @@ _SOURCE_NEEDS: Mapping[str, Sequence[str]] = {
     "sql": ("url", "query"),
     "dataset": ("path",),
 }
-_SERVER_KEYS = ("urls", "api_key_env", "timeout_silence")
+_OF_SOME_SOURCES = ("path", "format", "url", "query")
+_WITHOUT_SERVER = ("transformers", "fake")
+_SERVER_KEYS = ("urls", "launch", "api_key_env", "timeout_silence")
 
 
+@in_schema()
 def _project(table: Mapping[str, Any]) -> Iterator[MistakeError]:
     folders = {key: table.get(key, key) for key in ("classes", "prompts", "build", "runs")}
     seen: dict[str, str] = {}
@@ -53,11 +59,25 @@ def _project(table: Mapping[str, Any]) -> Iterator[MistakeError]:
         seen[normal] = key
 
 
+@in_schema(
+    allOf=[
+        {
+            "if": {"properties": {"type": {"const": kind}}, "required": ["type"]},
+            "then": {
+                "properties": {key: False for key in _OF_SOME_SOURCES if key not in keys}
+                | ({"path": {"maxItems": 1}} if kind == "dataset" else {}),
+                # The URL may come from the environment.
+                "required": [key for key in _SOURCE_NEEDS[kind] if key != "url"],
+            },
+        }
+        for kind, keys in _SOURCE_KEYS.items()
+    ]
+)
 def _source(table: Mapping[str, Any]) -> Iterator[MistakeError]:
     kind = table.get("type")
     if not isinstance(kind, str) or kind not in _SOURCE_KEYS:
         return
-    for key in ("path", "format", "url", "query"):
+    for key in _OF_SOME_SOURCES:
         if key in table and key not in _SOURCE_KEYS[kind]:
             owners = [other for other, keys in _SOURCE_KEYS.items() if key in keys]
             yield MistakeError(
@@ -91,18 +111,35 @@ _EXAMPLES = {
 }
 
 
+# That `sglang` needs urls can't be said: they may come from the environment, in place of `launch`, too.
+@in_schema(
+    **{
+        "if": {"properties": {"kind": {"enum": list(_WITHOUT_SERVER)}}},
+        "then": {"properties": dict.fromkeys(_SERVER_KEYS, False)},
+        "else": {"if": {"required": ["urls"]}, "then": {"properties": {"launch": False}}},
+    }
+)
 def _engine(table: Mapping[str, Any]) -> Iterator[MistakeError]:
     kind = table.get("kind", "transformers")
     if kind == "sglang":
-        if not table.get("urls", ()):
+        if "launch" in table:
+            if "urls" in table:
+                yield MistakeError(
+                    "an engine has servers that run already (urls) or starts its own (launch), not both",
+                    cure="keep the one that is meant; for both together declare two engines",
+                    path=("launch",),
+                    at="key",
+                )
+        elif not table.get("urls", ()):
             yield MistakeError(
                 'an engine of kind "sglang" needs the URL of its server',
-                cure='add a line such as: urls = ["http://127.0.0.1:30000"], or set FAFO_ENGINE_URLS',
+                cure='add a line such as: urls = ["http://127.0.0.1:30000"], or launch = { replicas = 1 } to '
+                "start one, or set FAFO_ENGINE_URLS",
                 at="table",
-                lacks=("urls",),
+                lacks=("urls", "launch"),
             )
         return
-    if kind not in ("transformers", "fake"):
+    if kind not in _WITHOUT_SERVER:
         return
     for key in _SERVER_KEYS:
         if key in table:
@@ -114,6 +151,18 @@ def _engine(table: Mapping[str, Any]) -> Iterator[MistakeError]:
             )
 
 
+@in_schema(**{"not": {"required": ["python", "command"]}})
+def _launch(table: Mapping[str, Any]) -> Iterator[MistakeError]:
+    if "python" in table and "command" in table:
+        yield MistakeError(
+            "a command stands in for `python -m sglang.launch_server`, so python has no meaning beside it",
+            cure="write the Python as the command's first word, or take command out",
+            path=("python",),
+            at="key",
+        )
+
+
+@in_schema()
 def _queue(table: Mapping[str, Any]) -> Iterator[MistakeError]:
     defaults = QueueDepth()
     low, high = table.get("low", defaults.low), table.get("high", defaults.high)
@@ -128,6 +177,13 @@ def _queue(table: Mapping[str, Any]) -> Iterator[MistakeError]:
         )
 
 
+@in_schema(
+    **{
+        "if": {"required": ["prompt"]},
+        "then": {"properties": {"content": False}},
+        "else": {"required": ["content"]},
+    }
+)
 def _message(table: Mapping[str, Any]) -> Iterator[MistakeError]:
     if "prompt" in table and "content" in table:
         yield MistakeError(
@@ -145,16 +201,39 @@ def _message(table: Mapping[str, Any]) -> Iterator[MistakeError]:
         )
 
 
+@in_schema(properties={"message": {"minItems": 1}}, **CONVERSATION_IN_SCHEMA)
 def _class(table: Mapping[str, Any]) -> Iterator[MistakeError]:
     if table.get("message") == []:
         yield MistakeError("a class needs at least one message", cure="add a [[message]]", path=("message",))
-    messages = table.get("message")
-    last = messages[-1] if isinstance(messages, list) and messages else None
-    if isinstance(last, Mapping) and last.get("role") == "assistant":
+    yield from conversation(table)
+
+
+@in_schema(
+    allOf=[
+        {"if": {"required": ["json_schema"]}, "then": {"properties": {"regex": False, "ebnf": False}}},
+        {"if": {"required": ["regex"]}, "then": {"properties": {"ebnf": False}}},
+        {
+            "if": {"properties": {"temperature": {"const": 0}}, "required": ["temperature"]},
+            "then": {"properties": {"samples": {"maximum": 1}}},
+        },
+    ]
+)
+def _sampling(table: Mapping[str, Any]) -> Iterator[MistakeError]:
+    first, *others = [key for key in table if key in FORMS] or [""]
+    for key in others:
         yield MistakeError(
-            "the last message is the assistant's, and a model can't go on with it in this version (prefill)",
-            cure="end with a user message; it may ask for an answer that begins like that",
-            path=("message", len(messages or ()) - 1, "role"),
+            f"an output has one form, and both {first} and {key} give it one",
+            cure="keep the one that is meant",
+            path=(key,),
+            at="key",
+        )
+    samples, temperature = table.get("samples"), table.get("temperature")
+    greedy = temperature == 0 and not isinstance(temperature, bool)
+    if greedy and isinstance(samples, int) and samples > 1:
+        yield MistakeError(
+            f"with temperature 0 all {samples} samples of a row are the same output",
+            cure="raise temperature, or take samples out",
+            path=("samples",),
         )
 
 
@@ -162,25 +241,18 @@ RULES: Mapping[type, Rule] = {
     ProjectTable: _project,
     Source: _source,
     Engine: _engine,
+    Launch: _launch,
     QueueDepth: _queue,
     Message: _message,
+    Sampling: _sampling,
     PromptClass: _class,
 }
 """What the keys of one table must be together."""
 
 _LATER: Mapping[tuple[type, str], str] = {
-    (Engine, "launch"): "start the server yourself and name it in urls",
     (Source, "where"): "filter in the query of an sql source",
     (Source, "select"): "shape the text in the prompt, or in the query of an sql source",
     (Run, "stop_when"): "watch the failures of a run with `fafo status`",
-    (Message, "prefill"): "end the conversation with a user message",
-    (Sampling, "json_schema"): "ask for the form in the prompt",
-    (Sampling, "regex"): "ask for the form in the prompt",
-    (Sampling, "ebnf"): "ask for the form in the prompt",
-    (Sampling, "stop"): "cut the outputs where they are used",
-    (Sampling, "frequency_penalty"): "take it out",
-    (Sampling, "presence_penalty"): "take it out",
-    (Sampling, "repetition_penalty"): "take it out",
 }
 """Keys that are planned, and what to do without them."""
 
@@ -191,12 +263,20 @@ HINTS: Mapping[tuple[type, str], str] = {
     (Model, "name"): "the name stands in the head of the table: [models.NAME]",
     (Engine, "name"): "the name stands in the head of the table: [engines.NAME]",
     (PromptClass, "name"): "a class has the name of its file",
+    **dict.fromkeys(
+        ((PromptClass, key) for key in ("tools", "documents", "enable_thinking")),
+        "write it below [chat_template_kwargs]",
+    ),
+    (Model, "chat_template_kwargs"): "a class has them: [chat_template_kwargs] in classes/NAME.toml",
 }
 """What to do about keys that people write where no such key is."""
 
 TABLE_HINTS: Mapping[str, str] = {
     **dict.fromkeys(("class", "classes"), "a class is a file of its own: classes/NAME.toml"),
-    **dict.fromkeys(("message", "sampling", "vars", "examples"), "it belongs in a class: classes/NAME.toml"),
+    **dict.fromkeys(
+        ("message", "sampling", "vars", "examples", "chat_template_kwargs"),
+        "it belongs in a class: classes/NAME.toml",
+    ),
     "sources": "write [[source]], once for every source",
 }
 """What to do about tables that people write in `fafo.toml` where no such table is."""
@@ -207,7 +287,7 @@ MISSING: Mapping[tuple[type, str], str] = {
     (Source, "name"): 'add a line such as: name = "elements"',
     (Source, "type"): 'add a line: type = "files", "sql" or "dataset"',
     (Source, "key"): 'name the column that names a row: key = "id"; or write key = "content"',
-    (Message, "role"): 'add a line: role = "system", "user" or "assistant"',
+    (Message, "role"): ROLE_IS_MISSING,
     (Examples, "path"): 'add a line such as: path = "prompts/examples.jsonl"',
     (PromptClass, "sources"): 'name the sources whose rows it asks about: sources = ["elements"]',
     (PromptClass, "messages"): "add a [[message]] with a role, and with prompt or content",
@@ -225,6 +305,7 @@ HOMES: Sequence[Mapping[type, str]] = (
         ProjectTable: "in [project]",
         Model: "in [model]",
         Engine: "in [engine]",
+        Launch: "in engine.launch",
         Source: "in a [[source]]",
         Verify: "in [verify]",
         QueueDepth: "in run.queue",

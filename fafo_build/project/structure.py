@@ -45,11 +45,16 @@ class Complaint:
     at: At
 
 
+def fields_by_key(noun: type) -> dict[str, attrs.Attribute[Any]]:
+    """Return the fields that a table of this noun may say, by their keys, in the order of the noun."""
+    names = _KEYS.get(noun, {})
+    keys = {names.get(field.name, field.name): field for field in attrs.fields(noun)}
+    return {key: field for key, field in keys.items() if not key.startswith(_GIVEN)}
+
+
 def keys_of(noun: type) -> tuple[str, ...]:
     """Return the keys that a table of this noun may have, in the order of the noun's fields."""
-    names = _KEYS.get(noun, {})
-    keys = (names.get(field.name, field.name) for field in attrs.fields(noun))
-    return tuple(key for key in keys if not key.startswith(_GIVEN))
+    return tuple(fields_by_key(noun))
 
 
 def given(table: Any, **fields: Any) -> Any:

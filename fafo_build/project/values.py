@@ -10,8 +10,8 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, TypeVar
 
 At = Literal["key", "value", "table"]
 """What the caret points at: the key, its value, or the head of the table that lacks something."""
@@ -19,14 +19,16 @@ At = Literal["key", "value", "table"]
 Path = tuple[str | int, ...]
 """Keys and 0-based list indices from the top of a file down to a value."""
 
+Noted = TypeVar("Noted", bound=Callable[..., Any])
+
 _UNITS_OF_TIME = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _UNITS_OF_SIZE = {
     "B": 1,
     **{f"{letter}B": 1000**power for power, letter in enumerate("kMGT", 1)},
     **{f"{letter}iB": 1024**power for power, letter in enumerate("KMGT", 1)},
 }
-_PART_OF_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)")
+_PART_OF_DURATION = re.compile(rf"([0-9]+(?:\.[0-9]+)?)({'|'.join(_UNITS_OF_TIME)})")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]+)")
 _LONGEST_SHOWN = 40
 
 
@@ -49,6 +51,29 @@ class MistakeError(Exception):
         self.at: At = at
         self.lacks = lacks
         """The keys of which one isn't there, where that is the mistake."""
+
+
+def in_schema(**says: Any) -> Callable[[Noted], Noted]:
+    """Note on a parser, a check or a rule what it means in JSON Schema, where `schema` finds it.
+
+    It may say less than the function does, but never more: an editor mustn't refuse what fafo takes.
+    """
+
+    def note(function: Noted) -> Noted:
+        vars(function)["schema"] = says
+        return function
+
+    return note
+
+
+def _any_case(word: str) -> str:
+    """Return a pattern for a word in any case: not every reader of JSON Schema has a flag for that."""
+    return "".join(f"[{letter.upper()}{letter.lower()}]" for letter in word)
+
+
+def bare(value: float) -> str:
+    """Return a number as it was written: a whole one may have become a float on its way here."""
+    return repr(value).removesuffix(".0")
 
 
 def describe(value: Any) -> str:
@@ -157,6 +182,7 @@ def as_list(value: Any, kind: type) -> str:
     return f"put it in brackets: [{value}]" if isinstance(value, int | float) else "such as [1, 2]"
 
 
+@in_schema(type=["number", "string"], exclusiveMinimum=0, pattern=rf"^({_PART_OF_DURATION.pattern})+$")
 def duration(value: Any) -> float:
     """Return seconds, from a number of seconds or from text such as `15m`, `1h30m` or `500ms`."""
     seconds: float | None = None
@@ -175,6 +201,10 @@ def duration(value: Any) -> float:
     return seconds
 
 
+@in_schema(
+    type=["integer", "string"],
+    pattern=rf"^[0-9]+(?:\.[0-9]+)? ?(?:{'|'.join(map(_any_case, _UNITS_OF_SIZE))})$",
+)
 def size(value: Any) -> int:
     """Return bytes, from a number of bytes or from text such as `256MiB`."""
     if isinstance(value, int) and not isinstance(value, bool):

@@ -19,6 +19,12 @@ item.
 
 CONSTANT_NAMES = ("vars", "examples")
 
+VOLATILE = {
+    "now": "a prompt must be the same on every day",
+    "random": "a prompt must be the same at every build",
+    "lipsum": "a prompt must be the same at every build",
+}
+"""Functions and filters that people know from elsewhere and that don't exist here, with the reason."""
 
 FILE_PREFIX = "prompt "
 """Before a template's name in the file names of Jinja's tracebacks; no file of Python's has it."""

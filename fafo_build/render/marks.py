@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import re
 import secrets
-from typing import Any, Literal
+from typing import Any
 
 from attrs import frozen
 
-from fafo_build.render.values import printable
-
 Regions = tuple[tuple[int, int], ...]
 """Begin and end (exclusive), in characters, rising, not touching each other's inside."""
-
-Trim = Literal["none", "strip", "lstrip", "rstrip"]
 
 _DIGITS = 40
 
 
 class BrokenMarkError(ValueError):
     """A filter after `hole(special_tokens=true)` cut or changed what it had marked."""
+
+
+@frozen
+class Trim:
+    """What a chat template takes away at the two ends of a content."""
+
+    left: str | None = ""
+    """These characters; None is all white space, as Python's `str.strip` means it."""
+    right: str | None = ""
 
 
 @frozen
@@ -31,15 +36,15 @@ class Marked:
 
     def trimmed(self, trim: Trim) -> Marked:
         """Return what is left when a chat template trims this content."""
-        begin, end = 0, len(self.text)
-        if trim in ("strip", "lstrip"):
-            begin = end - len(self.text.lstrip())
-        if trim in ("strip", "rstrip"):
-            end = max(begin, len(self.text.rstrip()))
-        return self.part(begin, end)
+        if trim.left == "" and trim.right == "":
+            return self
+        begin = len(self.text) - len(self.text.lstrip(trim.left))
+        return self.part(begin, max(begin, len(self.text.rstrip(trim.right))))
 
     def part(self, begin: int, end: int) -> Marked:
         """Return the text from `begin` to `end` (exclusive), in characters."""
+        if not self.special:
+            return Marked(self.text[begin:end])
         inside = ((max(a, begin) - begin, min(b, end) - begin) for a, b in self.special)
         return Marked(self.text[begin:end], tuple((a, b) for a, b in inside if a < b))
 
@@ -57,6 +62,9 @@ class Marks:
 
     def hole(self, value: Any, special_tokens: bool = False) -> str:
         """Return the text of `value`, marked if it may become special tokens: the filter `hole`."""
+        # What reads artifacts needs `Trim` alone, and no Jinja.
+        from fafo_build.render.values import printable
+
         text = str(printable(value))
         return f"{self._open}{text}{self._close}" if special_tokens else text
 

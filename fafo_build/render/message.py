@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from jinja2 import TemplateRuntimeError
+from jinja2 import Template, TemplateRuntimeError
 
 from fafo_build.render.environment import FILE_PREFIX, PromptEnvironment
 from fafo_build.render.marks import Marked
-from fafo_build.render.values import RowFields
+from fafo_build.render.values import RowFields, check_repeatable
 
 FAILURES = (
     TemplateRuntimeError,
@@ -18,11 +18,12 @@ FAILURES = (
     ArithmeticError,
     LookupError,
     AttributeError,
-    RecursionError,
+    AssertionError,
+    RuntimeError,
     SyntaxError,
 )
-"""What rendering raises when a value isn't what the template needs; or, of the last, when blocks are nested
-too deeply for Python.
+"""What rendering raises when a value isn't what the template needs: filters assert and raise as they like.
+The last comes of blocks that are nested too deeply for Python.
 """
 
 
@@ -40,7 +41,9 @@ class MessageRenderer:
         examples: tuple[Mapping[str, Any], ...],
     ) -> None:
         self._environment = PromptEnvironment(templates)
+        self._templates = templates
         self._constants = {**variables, "vars": variables, "examples": examples}
+        self._ready: dict[str, Template] = {}
 
     def render(self, template: str, fields: Mapping[str, Any], source: str, key: str) -> Marked:
         """Return a message as its template gives it, before the chat template sees it.
@@ -49,12 +52,22 @@ class MessageRenderer:
         """
         context = {**self._constants, "item": RowFields(fields), "item_source": source, "item_key": key}
         try:
-            rendered = self._environment.get_template(template).render(context)
+            rendered = self._template(template).render(context)
+            check_repeatable(rendered, self._templates, self._constants, fields)
             return self._environment.marks.read(rendered)
         except FAILURES as error:
             place = location(error)
             inside = f" (in {place[0]})" if place and not place[0].startswith("#") else ""
             raise RowError(reason(error) + inside) from error
+
+    def _template(self, name: str) -> Template:
+        found = self._ready.get(name)
+        if found is None:
+            found = self._ready[name] = self._environment.get_template(name)
+            # Jinja copies these for every rendering, and takes half of its time to copy the chain that they
+            # come as.
+            found.globals = dict(found.globals)
+        return found
 
 
 def reason(error: BaseException) -> str:

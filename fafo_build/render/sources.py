@@ -108,10 +108,12 @@ def _column(line: str, word: str) -> int | None:
     return places[0] + 1 if len(places) == 1 else None
 
 
-def normalised(text: str) -> str:
-    """Return text as Jinja reads it: `\\n` newlines, no byte order mark, one newline at the end dropped."""
+def normalised(text: str, *, whole: bool = False) -> str:
+    """Return text as Jinja reads it: `\\n` newlines, no byte order mark, and unless it is to stay `whole`
+    without the one newline at its end.
+    """
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-    return text.removesuffix("\n")
+    return text if whole else text.removesuffix("\n")
 
 
 def shown_path(project: Project, path: Path) -> str:
@@ -153,10 +155,12 @@ class _Gathering:
                 self._prompt(name, Problem("", self._class.file, field=place))
             else:
                 name = f"#message[{number}]"
+                # Where the text goes on in the next message or in the answer, its end is meant.
+                goes_on = self._class.format != "chat" or message.prefill
                 self._parse(
                     Template(
                         name,
-                        normalised(message.content or ""),
+                        normalised(message.content or "", whole=goes_on),
                         self._class.file,
                         message.line,
                         self._class_lines,

@@ -14,8 +14,9 @@ from attrs import evolve
 from jinja2 import nodes
 
 from fafo_build.errors import Problem, TemplateError
-from fafo_build.render.checks import vars_key
 from fafo_build.render.sources import Prompts, Template
+from fafo_build.render.used import vars_key
+from fafo_build.render.values import texts
 
 _NEVER_PUT_OUT = (nodes.Compare, nodes.Test, nodes.Extends, nodes.Include, nodes.Import, nodes.FromImport)
 """Nodes of which no part gets into the text: they compare, or name templates."""
@@ -48,6 +49,12 @@ def check_special_tokens(
         raise TemplateError(problems)
 
 
+def asks_for_special_tokens(prompts: Prompts, names: Collection[str]) -> bool:
+    """Tell whether a hole in one of the templates `names` lets special tokens of an item through."""
+    trees = (prompts.templates[name].tree for name in names)
+    return any(_asks(node) for tree in trees for node in tree.find_all(nodes.Filter))
+
+
 def _places(
     tree: nodes.Template, values: Mapping[str, Any], control: Collection[str]
 ) -> Iterator[tuple[int, str, str]]:
@@ -67,11 +74,11 @@ def _put_out(node: nodes.Node, values: Mapping[str, Any]) -> Iterator[tuple[node
     if isinstance(node, nodes.TemplateData):
         yield node, "", node.data
     elif isinstance(node, nodes.Const):
-        yield from ((node, "", text) for text in _texts(node.value))
+        yield from ((node, "", text) for text in texts(node.value))
     elif key is not None and key in values["vars"]:
-        yield from ((node, key, text) for text in _texts(values["vars"][key]))
+        yield from ((node, key, text) for text in texts(values["vars"][key]))
     elif isinstance(node, nodes.Name) and node.ctx == "load":
-        yield from ((node, node.name, text) for text in _texts(values.get(node.name)))
+        yield from ((node, node.name, text) for text in texts(values.get(node.name)))
     else:
         taken_out = node.args[:1] if isinstance(node, nodes.Filter) and node.name == "replace" else ()
         for child in node.iter_child_nodes(exclude=("test",)):
@@ -87,16 +94,6 @@ def _asks(node: nodes.Node) -> bool:
             isinstance(option.value, nodes.Const) and option.value.value is True for option in node.kwargs
         )
     )
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from _texts(tuple(value.items()))
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from _texts(inner)
 
 
 def _problem(template: Template, line: int, name: str, token: str) -> Problem:

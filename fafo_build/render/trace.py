@@ -17,7 +17,7 @@ from fafo_build.render.marks import BrokenMarkError, Marks
 from fafo_build.render.message import FAILURES, location, reason
 from fafo_build.render.sources import Prompts
 from fafo_build.render.tracer import Touched, Tracer, TracingEnvironment
-from fafo_build.render.values import FieldError
+from fafo_build.render.values import FieldError, check_repeatable
 
 
 class UnrenderableError(TemplateError):
@@ -50,15 +50,18 @@ def trace(
     Raises `UnrenderableError` when it can't be rendered, `TemplateError` for a misused `hole`.
     """
     name = prompts.messages[number]
-    environment = TracingEnvironment({at: each.template.source for at, each in prompts.templates.items()})
+    templates = {at: each.template.source for at, each in prompts.templates.items()}
+    environment = TracingEnvironment(templates)
     context = {**variables, "vars": variables, "examples": examples}
     context |= {item_name: Tracer() for item_name in ITEM_NAMES}
     pieces: list[str] = []
     has_hole = False
     try:
-        pieces.extend(environment.get_template(name).generate(context))
-    except Touched:
-        has_hole = True
+        try:
+            pieces.extend(environment.get_template(name).generate(context))
+        except Touched:
+            has_hole = True
+        check_repeatable("".join(pieces), templates, variables, examples)
     except FAILURES as error:
         lacking = error.container if isinstance(error, FieldError) else None
         blamed = (number for number, example in enumerate(examples) if _holds(example, lacking))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, cast
@@ -9,6 +10,9 @@ from typing import Any, cast
 from jinja2 import StrictUndefined, UndefinedError
 
 from fafo_build.project.values import nearest
+
+_MEMORY = re.compile(r" at 0x[0-9a-fA-F]+>")
+"""How Python's text of what has no text of its own ends: with its place in this process's memory."""
 
 
 class RowFields(Mapping[str, Any]):
@@ -19,6 +23,9 @@ class RowFields(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         return self._fields[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._fields
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._fields)
@@ -93,3 +100,29 @@ def _check(value: Any) -> None:
         kind = type(value).__name__
         cure = "; end it with a filter such as `| join` or `| list`" if kind == "generator" else ""
         raise UndefinedError(f"a {kind} can't be printed{cure}")
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Yield every string in a value, keys of tables included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from texts(tuple(value.items()))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from texts(inner)
+
+
+def check_repeatable(rendered: str, *given: Any) -> None:
+    """Raise `UndefinedError` for a text with a place in memory that stands in nothing that was `given`.
+
+    `printable` doesn't see what a filter, `~` or `format` makes a text of.
+    """
+    if " at 0x" not in rendered:
+        return
+    for found in _MEMORY.findall(rendered):
+        if not any(found in text for value in given for text in texts(value)):
+            raise UndefinedError(
+                f"a function, or another thing without a text, is put out as{found[:-1]}, which is another "
+                "each time"
+            )

@@ -1,18 +1,22 @@
 """Where a constant text may be cut so that nothing beside it changes its ids.
 
-A cut is at a control token, or between two pre-tokens such that at least one whole pre-token of the
-constant text goes with the changing text ('glue'), and all probes show that the ids on the far side stay.
+A cut is at a control token, or between two tokens such that the constant text on the near side of it goes
+with the changing text ('glue'), and all probes show that the ids on the far side stay. Between two tokens of
+one pre-token (SentencePiece doesn't split text before it looks for tokens) there must also be no token in
+the vocabulary that could hold the cut together.
 """
 
 from __future__ import annotations
 
 import string
+import unicodedata
 
-from fafo_build.tokens.encoder import TextEncoder
+from fafo_build.tokens.encoder import Place, TextEncoder
 
 _NEIGHBOURS = (
+    "",
     *string.printable,
-    *"éßжя中한あ０٣²\u00a0\u3000\u2028\u200b\u200d\u0301\ufe0f\ufeff\u0000’“…🙂\U0001f1e6",
+    *"éßжя中한あ０٣²\u00a0\u3000\u2028\u200b\u200d\u0301\u0323\u1161\u11a8\ufe0f\ufeff\u0000’“…🙂\U0001f1e6",
     *(
         "ll",
         "ve",
@@ -37,17 +41,29 @@ _NEIGHBOURS = (
 together.
 """
 
+_WINDOW = 32
+"""Tokens of constant text on the far side of a cut that are encoded anew with each probe; what lies beyond
+them is shown once not to matter.
+"""
 
-def end_of_span(encoder: TextEncoder, text: str) -> int:
+
+def end_of_span(encoder: TextEncoder, text: str, place: Place = Place.START, lead: int = 0) -> int:
     """Return where, in a constant text before a hole, the span ends; the rest is glue. 0 if there is no
     such place but its beginning.
+
+    `place` says where the text itself begins; `lead` as in `encoder.Context`.
     """
     controls = encoder.controls(text)
-    start = controls[-1][1] if controls else 0
-    tail = text[start:]
-    for begin, _ in reversed(encoder.pieces(tail)):
-        if begin and _holds_before(encoder, tail, begin):
-            return start + begin
+    start = controls[-1].end if controls else 0
+    tail, place = text[start:], Place.AFTER if start > lead else place
+    cuts = cuts_of(encoder, tail, place)
+    for number in reversed(range(len(cuts))):
+        begin = _settled(encoder, tail, cuts[number - _WINDOW], place) if number >= _WINDOW else 0
+        seen = Place.INSIDE if begin else place
+        if _shields(encoder, tail[cuts[number] :]) and _holds_before(
+            encoder, tail[begin:], cuts[number] - begin, seen
+        ):
+            return start + cuts[number]
     return start
 
 
@@ -57,24 +73,62 @@ def start_of_span(encoder: TextEncoder, text: str) -> int:
     """
     controls = encoder.controls(text)
     if controls:
-        return controls[0][0]
-    for _, end in encoder.pieces(text):
-        if end < len(text) and _holds_after(encoder, text, end):
-            return end
+        return controls[0].begin
+    cuts = cuts_of(encoder, text, Place.INSIDE)
+    for number, cut in enumerate(cuts):
+        far = number + _WINDOW
+        end = _settled(encoder, text, cuts[far], Place.INSIDE) if far < len(cuts) else 0
+        if _shields(encoder, text[:cut]) and _holds_after(encoder, text[: end or len(text)], cut):
+            return cut
     return len(text)
 
 
-def _holds_before(encoder: TextEncoder, text: str, cut: int) -> bool:
-    head = encoder.plain(text[:cut])
-    rest = text[cut:]
+def cuts_of(encoder: TextEncoder, text: str, place: Place) -> list[int]:
+    """Return the places between two tokens of `text`, in characters, rising, that may be cuts."""
+    pieces = encoder.pieces(text, place)
+    found = []
+    for at in range(1, len(pieces.ids)):
+        cut = pieces.offsets[at][0]
+        if not pieces.offsets[at - 1][1] <= cut < len(text) or cut == 0:
+            continue
+        # A mark belongs to the character before it, and a normalizer may make one of both.
+        if unicodedata.category(text[cut])[0] == "M":
+            continue
+        if pieces.word_ids[at - 1] != pieces.word_ids[at]:
+            found.append(cut)
+            continue
+        # Some tokenizers make one unknown token of several.
+        unknown = pieces.ids[at - 1] == pieces.ids[at] == encoder.unknown_id
+        if not unknown and not encoder.may_join(pieces.tokens[at - 1], pieces.tokens[at]):
+            found.append(cut)
+    return found
+
+
+def _shields(encoder: TextEncoder, glue: str) -> bool:
+    """Tell whether no control token on the other side of the hole, or in it, can take white space beyond
+    `glue`.
+    """
+    return not encoder.eats_space or bool(glue.strip())
+
+
+def _settled(encoder: TextEncoder, text: str, cut: int, place: Place) -> int:
+    """Return `cut` if encoding both sides of it by themselves gives the ids of the text, else 0."""
+    apart = encoder.plain(text[:cut], place) + encoder.plain(text[cut:], Place.INSIDE)
+    return cut if apart == encoder.plain(text, place) else 0
+
+
+def _holds_before(encoder: TextEncoder, text: str, cut: int, place: Place) -> bool:
+    span, glue = encoder.plain(text[:cut], place), text[cut:]
     return all(
-        head + encoder.plain(rest + after) == encoder.plain(text + after) for after in ("", *_NEIGHBOURS)
+        span + encoder.plain(glue + after, Place.INSIDE) == encoder.plain(text + after, place)
+        for after in _NEIGHBOURS
     )
 
 
 def _holds_after(encoder: TextEncoder, text: str, cut: int) -> bool:
-    rest = encoder.plain(text[cut:])
-    glue = text[:cut]
+    glue, span = text[:cut], encoder.plain(text[cut:], Place.INSIDE)
     return all(
-        encoder.plain(before + glue) + rest == encoder.plain(before + text) for before in ("", *_NEIGHBOURS)
+        encoder.plain(before + glue, place) + span == encoder.plain(before + text, place)
+        for before in _NEIGHBOURS
+        for place in (Place.INSIDE, Place.AFTER)
     )

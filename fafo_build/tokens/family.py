@@ -1,46 +1,43 @@
-"""Which kinds of tokenizers can be baked: those for which cutting a text at its pre-tokens is proven to be
-safe.
+"""Which tokenizers can't be baked, whatever cuts are tried: those that don't give the same ids every time, or
+whose control tokens depend on the letters beside them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fafo_build.tokens.plain import flat, is_control
 
-def why_unproven(content: Mapping[str, Any]) -> str | None:
-    """Say what in a tokenizer's JSON makes it another kind than byte-level BPE; None when nothing does."""
+_CLASS = re.compile(r"\[(?:\\.|[^\]\\])+\]")
+_ANYTHING = ("[\\s\\S]", "[\\S\\s]")
+_FAR = re.compile(r"\(\?(?:=|!|<=|<!)[^)]*[*+{]|(?<!\\)\.[*+{]")
+"""What looks at text any distance away, in a pattern without character classes: around a place, or over any
+characters.
+"""
+
+
+def why_refused(content: Mapping[str, Any]) -> str | None:
+    """Say what in a tokenizer's JSON keeps it from being baked; None when nothing does."""
     return next(_reasons(content), None)
 
 
 def _reasons(content: Mapping[str, Any]) -> Iterator[str]:
-    model = content["model"]
-    # Old files of the library leave the type out.
-    kind = model.get("type") or ("BPE" if "merges" in model else "unknown")
-    if kind != "BPE":
-        yield f"its model is {kind}"
-    if model.get("byte_fallback"):
-        yield "it falls back to bytes (SentencePiece)"
-    if model.get("dropout"):
-        yield f"its merges are random (dropout {model['dropout']})"
-    if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
-        yield "it marks parts of words"
-    if content.get("normalizer") is not None:
-        yield f"it changes text before it encodes it (normalizer {content['normalizer']['type']})"
-    levels = [part for part in _parts(content.get("pre_tokenizer")) if part["type"] == "ByteLevel"]
-    if not levels:
-        yield "it has no ByteLevel pre-tokenizer"
-    if any(part.get("add_prefix_space", True) for part in levels):
-        yield "it puts a space before the text (add_prefix_space)"
+    if content["model"].get("dropout"):
+        yield f"its merges are random (dropout {content['model']['dropout']})"
+    for pattern in _patterns(content):
+        if _FAR.search(_CLASS.sub(lambda found: "." if found[0] in _ANYTHING else "x", pattern)):
+            yield f"what it makes of a text depends on text any distance away (the pattern {pattern})"
     for token in content["added_tokens"]:
-        for option in ("lstrip", "rstrip", "single_word"):
-            if token[option]:
-                yield f"its token {token['content']} has the option {option}"
+        if is_control(token) and token["single_word"]:
+            yield f"its token {token['content']} counts only beside white space (single_word)"
 
 
-def _parts(pre_tokenizer: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
-    if pre_tokenizer is None:
-        return []
-    if pre_tokenizer["type"] == "Sequence":
-        return [part for inner in pre_tokenizer["pretokenizers"] for part in _parts(inner)]
-    return [pre_tokenizer]
+def _patterns(content: Mapping[str, Any]) -> Iterator[str]:
+    for part in flat(content.get("normalizer"), "normalizers"):
+        if part["type"] == "Replace":
+            yield part["pattern"].get("Regex", "")
+    for part in flat(content.get("pre_tokenizer"), "pretokenizers"):
+        if part["type"] == "Split":
+            yield part["pattern"].get("Regex", "")

@@ -28,6 +28,7 @@ _SCALARS = {
     11: "<q",
     12: "<d",
 }
+_LENGTH = struct.Struct("<Q")
 _STRING = 8
 _ARRAY = 9
 _MAX_DIMS = 8
@@ -94,6 +95,22 @@ class _Reader:
             return shortest_float32(self.scalar("<f"))
         return self.scalar(_SCALARS[kind])
 
+    def skip_array(self) -> None:
+        """Pass over an array without making a list of it."""
+        item, count = struct.unpack("<IQ", self.bytes(12))
+        if item != _STRING:
+            width = struct.calcsize(_SCALARS[item])
+            self.bytes(self._checked(count, width) * width)
+            return
+        read, left = self._file.read, self._left
+        for _ in range(self._checked(count, 8)):
+            (length,) = _LENGTH.unpack(read(8))
+            left -= 8 + length
+            if left < 0:
+                raise EOFError
+            read(length)
+        self._left = left
+
     def _checked(self, count: int, width: int) -> int:
         if count * width > self._left:
             raise EOFError
@@ -120,15 +137,17 @@ def shortest_float32(value: float) -> float:
     return value
 
 
-def read_gguf(path: Path, shown: str) -> GgufFile:
+def read_gguf(path: Path, shown: str, *, arrays: bool = True) -> GgufFile:
     """Read the head of the file at `path`, which messages call `shown`.
+
+    Without `arrays` these are left out of the metadata: a vocabulary takes most of the time.
 
     Raises `ModelError` when it isn't a little-endian GGUF of version 2 or 3, or is cut off in its head.
     """
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
-            return _read(_Reader(file, size), path, size, shown)
+            return _read(_Reader(file, size), path, size, shown, arrays)
     except OSError as error:
         raise _error(
             shown, f"can't be read: {error.strerror}", "check the file and its permissions"
@@ -137,7 +156,7 @@ def read_gguf(path: Path, shown: str) -> GgufFile:
         raise _error(shown, "is cut off or damaged", "download it again") from error
 
 
-def _read(reader: _Reader, path: Path, size: int, shown: str) -> GgufFile:
+def _read(reader: _Reader, path: Path, size: int, shown: str, arrays: bool) -> GgufFile:
     if size < 24 or reader.bytes(4) != b"GGUF":
         raise _error(shown, "is no GGUF file", "name a .gguf file, a model folder or a hub id")
     version, tensors, keys = struct.unpack("<IQQ", reader.bytes(20))
@@ -150,7 +169,11 @@ def _read(reader: _Reader, path: Path, size: int, shown: str) -> GgufFile:
     metadata: dict[str, Any] = {}
     for _ in range(keys):
         key = reader.string()
-        metadata[key] = reader.value(reader.scalar("<I"))
+        kind = reader.scalar("<I")
+        if kind == _ARRAY and not arrays:
+            reader.skip_array()
+        else:
+            metadata[key] = reader.value(kind)
     infos = [reader.tensor() for _ in range(tensors)]
     alignment = metadata.get("general.alignment", 32)
     head = size - reader._left

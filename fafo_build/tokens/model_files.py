@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,10 @@ from fafo_build.tokens.resolve import TOKENIZER_FILES, Location, resolve
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
+_SENTENCEPIECE_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+_READ_SENTENCEPIECE = ("sentencepiece", "protobuf")
+"""The packages with which transformers reads these."""
 
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "n_ctx")
 
@@ -47,8 +52,10 @@ class LoadedModel:
     """Ids are valid from 0 to this, exclusive."""
     eos_ids: tuple[int, ...]
     """The ids that end an output, rising."""
-    chat_template: str
-    """The model's own, or the project's file that replaces it."""
+    chat_template: str | None
+    """The model's own, or the project's file that replaces it; None if there is neither."""
+    tool_template: str | None
+    """The model's own for conversations with tools, where it has another one for them."""
     inputs: Mapping[str, str]
     """What was read: name (no machine's path in it) to sha256, as `input_hashes` returns it."""
 
@@ -57,7 +64,7 @@ def load_model(model: Model, root: Path) -> LoadedModel:
     """Read the tokenizer, chat template and config of `model`; relative paths start at `root`.
 
     Raises `ModelError` when something isn't there, can't be read, isn't a fast tokenizer, or doesn't say
-    what a run must know (chat template, context length, vocabulary).
+    what a run must know (context length, vocabulary).
     """
     location = resolve(model, root)
     # transformers says at its import that torch isn't there, which a build doesn't need.
@@ -66,7 +73,7 @@ def load_model(model: Model, root: Path) -> LoadedModel:
         tokenizer, config, ends = _from_gguf(location)
     else:
         tokenizer, config, ends = _from_folder(location, model)
-    template = _chat_template(tokenizer, model, root)
+    template, tool_template = _chat_templates(tokenizer, model, root)
     tokenizer.chat_template = template
     return LoadedModel(
         tokenizer=tokenizer,
@@ -78,6 +85,7 @@ def load_model(model: Model, root: Path) -> LoadedModel:
         vocab_size=vocab_size(config, location.shown),
         eos_ids=ends,
         chat_template=template,
+        tool_template=tool_template,
         inputs=_hash_inputs(location, model, root),
     )
 
@@ -171,6 +179,7 @@ def _from_folder(
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     config = read_json(location.path / "config.json", location.shown)
+    _check_conversion(location)
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             location.path, local_files_only=True, trust_remote_code=model.trust_remote_code
@@ -188,18 +197,38 @@ def _from_folder(
     return tokenizer, config, folder_eos_ids(location.path, location.shown)
 
 
-def _chat_template(tokenizer: PreTrainedTokenizerFast, model: Model, root: Path) -> str:
+def _check_conversion(location: Location) -> None:
+    """Raise `ModelError` where the tokenizer must be converted, and the packages for that aren't there."""
+    if (location.path / "tokenizer.json").is_file():
+        return
+    missing = [package for package in _READ_SENTENCEPIECE if not _installed(package)]
+    for name in _SENTENCEPIECE_FILES:
+        if missing and (location.path / name).is_file():
+            raise _error(
+                f"the tokenizer of {location.shown} is only there as {name}, and converting it takes "
+                + " and ".join(missing),
+                "pip install 'fafo[sentencepiece]', or add the model's tokenizer.json to the folder",
+            )
+
+
+def _installed(package: str) -> bool:
+    try:
+        distribution(package)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _chat_templates(
+    tokenizer: PreTrainedTokenizerFast, model: Model, root: Path
+) -> tuple[str | None, str | None]:
+    """Return the chat template, and the one for conversations with tools if that is another."""
     if model.chat_template is not None:
-        return _own_template(model.chat_template, root).decode("utf-8")
+        return _own_template(model.chat_template, root).decode("utf-8"), None
     template: Any = tokenizer.chat_template
     if isinstance(template, dict):
-        template = template.get("default")
-    if not template:
-        raise _error(
-            f"{model.path} has no chat template",
-            'name one: model.chat_template = "prompts/chat.jinja"',
-        )
-    return str(template)
+        return template.get("default"), template.get("tool_use")
+    return template or None, None
 
 
 def _own_template(declared: str, root: Path) -> bytes:
@@ -221,7 +250,8 @@ def _own_template(declared: str, root: Path) -> bytes:
 def _hash_inputs(location: Location, model: Model, root: Path) -> dict[str, str]:
     hashes: dict[str, str] = {}
     if location.kind == "gguf":
-        hashes[f"{location.shown}#head"] = head_sha256(read_gguf(location.path, location.shown))
+        head = read_gguf(location.path, location.shown, arrays=False)
+        hashes[f"{location.shown}#head"] = head_sha256(head)
     else:
         files = [location.path / name for name in TOKENIZER_FILES]
         files += (location.path / "additional_chat_templates").glob("*.jinja")

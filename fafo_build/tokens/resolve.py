@@ -33,6 +33,7 @@ TOKENIZER_FILES = (
     "tokenizer.model",
     "spiece.model",
     "sentencepiece.bpe.model",
+    "tekken.json",
 )
 """What tokenizing and the chat template can depend on in a model's folder."""
 _VOCABULARIES = TOKENIZER_FILES[2:3] + TOKENIZER_FILES[8:]

@@ -8,21 +8,36 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fafo_build.cli.build import build
+from fafo_build.cli.diff import diff
 from fafo_build.cli.init import init
+from fafo_build.cli.options import USED_ARTIFACTS
+from fafo_build.cli.schema import schema
 from fafo_build.errors import DeclarationError, ExitCode, FafoError
+from fafo_run.cli.engine import engine
 from fafo_run.cli.export import export
+from fafo_run.cli.failures import failures
 from fafo_run.cli.items import items
 from fafo_run.cli.model import model
+from fafo_run.cli.plan import plan
+from fafo_run.cli.replay import replay
+from fafo_run.cli.retry import retry
 from fafo_run.cli.run import run
 from fafo_run.cli.show import show
 from fafo_run.cli.status import status
 from fafo_run.cli.store import store
+from fafo_run.cli.submit import submit
 from fafo_run.cli.verify import verify
+
+if TYPE_CHECKING:
+    from fafo_build.project.declaration import Project
+
+
+_OURS = ("", "fafo_build", "fafo_run")
 
 
 class _Located(click.Group):
@@ -48,14 +63,24 @@ class _Located(click.Group):
 def cli(context: click.Context, folder: str) -> None:
     """Make for model-generated datasets: bake prompts, run them over sources, prove the cache.
 
-    Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 your input, 2 usage, 3
-    finished but some
-    items failed, 4 verify: below, 5 verify: can't tell, 70 a bug in fafo, 130 interrupted (state safe).
+    Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 your input, 2 usage,
+    3 finished but some items failed, 4 verify: below, 5 verify: can't tell, 6 store check: damaged,
+    70 a bug in fafo, 130 interrupted (state safe).
     """
     context.obj = folder
+    context.meta[USED_ARTIFACTS] = _used_artifacts
 
 
-for _command in (init, build, items, run, status, verify, show, export, store, model):
+def _used_artifacts(project: Project) -> frozenset[str]:
+    from fafo_run.run.artifacts import used_artifacts
+
+    return used_artifacts(project)
+
+
+for _command in (
+    *(init, build, diff, items, plan, run, submit, status, verify, show, replay),
+    *(failures, retry, export, store, engine, model, schema),
+):
     cli.add_command(_command)
 
 
@@ -87,10 +112,18 @@ def _run() -> int:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             click.echo("no space left where the output goes\n  cure: make room, or print elsewhere", err=True)
             return ExitCode.USER_ERROR
+        if isinstance(error, ModuleNotFoundError) and _package(error) not in _OURS:
+            cure = "install fafo anew, with what it needs: pip install fafo, or in a clone pip install -e ."
+            click.echo(f"the package {_package(error)} isn't installed\n  cure: {cure}", err=True)
+            return ExitCode.USER_ERROR
         traceback.print_exc()
         click.echo(_bug_report(), err=True)
         return ExitCode.BUG
     return code if isinstance(code, int) else ExitCode.DONE
+
+
+def _package(error: ModuleNotFoundError) -> str:
+    return (error.name or "").partition(".")[0]
 
 
 def _print_utf8() -> None:

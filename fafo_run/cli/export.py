@@ -10,7 +10,7 @@ from fafo_build.cli.options import project_of, quiet_option, say
 from fafo_run.cli.options import filter_options, run_folder, run_option, view_of
 
 
-@click.command()
+@click.command(short_help="Write the results to a file, one row per item.")
 @click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--failures", is_flag=True, help="Also the items that failed, with their error.")
 @filter_options

@@ -8,14 +8,14 @@ from fafo_build.cli.options import project_of
 from fafo_run.cli.options import filter_options, view_of
 
 
-@click.command()
+@click.command(short_help="Print the items that a run would take.")
 @filter_options
 @click.option("--count", is_flag=True, help="Print only how many there are.")
 @click.pass_context
 def items(
     context: click.Context, classes: tuple[str, ...], sources: tuple[str, ...], limit: int | None, count: bool
 ) -> None:
-    """Print the items of the view, one JSON object per line, as a run would take them."""
+    """Print the items of the view that a run would take, one JSON object per line."""
     import msgspec
 
     from fafo_run.item import BrokenRow

@@ -7,7 +7,7 @@ import click
 from fafo_build.cli.options import project_of
 
 
-@click.command()
+@click.command(short_help="Print the folder of a model, for servers.")
 @click.argument("name", required=False)
 @click.pass_context
 def model(context: click.Context, name: str | None) -> None:

@@ -10,6 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from fafo_build.project.declaration import Project
+    from fafo_run.run.failures import Which
     from fafo_run.run.view import View
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -42,6 +43,54 @@ def filter_options(command: _Command) -> _Command:
     return command
 
 
+def stale_option(command: _Command) -> _Command:
+    """Add `--stale`."""
+    return click.option(
+        "--stale", is_flag=True, help="Use build/ as it is, even when prompts or classes have changed since."
+    )(command)
+
+
+def failure_options(command: _Command) -> _Command:
+    """Add `--code`, `--class` and `--source`, which choose failures."""
+    options = (
+        click.option(
+            "--code",
+            "codes",
+            metavar="CODE",
+            multiple=True,
+            help="Only this code, as in docs/errors.md; may repeat.",
+        ),
+        click.option(
+            "--class", "classes", metavar="CLASS", multiple=True, help="Only of this class; may repeat."
+        ),
+        click.option(
+            "--source", "sources", metavar="SOURCE", multiple=True, help="Only of this source; may repeat."
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def which_of(
+    project: Project, codes: tuple[str, ...], classes: tuple[str, ...], sources: tuple[str, ...]
+) -> Which:
+    """Return the choice of failures that `failure_options` made.
+
+    Raises `click.UsageError` for a code that there isn't, `DeclarationError` for names that aren't declared.
+    """
+    from fafo_run.item import FailureCode
+    from fafo_run.run.failures import Which
+    from fafo_run.run.view import check_names
+
+    known = [code.value for code in FailureCode]
+    for code in codes:
+        if code not in known:
+            raise click.UsageError(f"there is no failure code {code!r}; there are {', '.join(known)}")
+    check_names("source", sources, project.sources)
+    return Which(codes, classes, sources)
+
+
 def run_folder(project: Project, name: str) -> Path:
     """Return the folder of a run. Raises `click.UsageError` for a name that isn't a plain folder name."""
     if not name or name.startswith(".") or "/" in name or "\0" in name or len(name.encode()) > 100:
@@ -70,7 +119,7 @@ def view_of(
     limit: int | None = None,
 ) -> View:
     """Return the view of the baked classes. Raises `BakeError` when they aren't baked."""
-    from fafo_build.bake.bake import load_baked
+    from fafo_build.bake.baked import load_baked
     from fafo_run.run.view import open_view
 
     return open_view(project, load_baked(project), classes=classes, sources=sources, limit=limit)

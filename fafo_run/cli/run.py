@@ -7,18 +7,26 @@ from typing import TYPE_CHECKING
 import click
 
 from fafo_build.cli.options import json_option, print_json, project_of, quiet_option, say
-from fafo_run.cli.options import check_current, filter_options, run_folder, run_option, view_of
+from fafo_run.cli.options import (
+    check_current,
+    filter_options,
+    run_folder,
+    run_option,
+    stale_option,
+    view_of,
+)
 
 if TYPE_CHECKING:
-    from fafo_run.run.supervisor import Outcome
+    from fafo_run.run.outcome import Outcome
 
 
-@click.command()
-@click.option(
-    "--stale", is_flag=True, help="Use build/ as it is, even when prompts or classes have changed since."
-)
+@click.command(short_help="Generate what has no result yet.")
+@stale_option
 @click.option(
     "--engine", metavar="ENGINE", help="An engine of fafo.toml, in place of the one each class names."
+)
+@click.option(
+    "--service", is_flag=True, help="Stay when nothing is left: wait for new rows and for what others submit."
 )
 @filter_options
 @run_option
@@ -30,6 +38,7 @@ def run(
     context: click.Context,
     stale: bool,
     engine: str | None,
+    service: bool,
     classes: tuple[str, ...],
     sources: tuple[str, ...],
     limit: int | None,
@@ -41,18 +50,20 @@ def run(
     """Generate: every item of the view that has no result yet is sent to the engine, and its answer recorded.
 
     Starting again does only what is left. Ctrl-C once finishes what is under way and stops; twice
-    stops now. Both leave a safe state.
+    stops now. Both leave a safe state. SIGTERM finishes what is under way within run.stop_within.
     """
     from fafo_run.run.plan import plan_run
     from fafo_run.run.supervisor import Supervisor
     from fafo_run.watch.progress import RunView
 
+    if service and limit is not None:
+        raise click.UsageError("a service has no end, so it has no --limit: leave out one of the two")
     project = project_of(context)
     if not stale:
         check_current(project)
     plan = plan_run(view_of(project, classes=classes, sources=sources, limit=limit), engine)
     with RunView(plan, as_json=log_json, quiet=quiet or (as_json and not log_json)) as view:
-        outcome = Supervisor(plan, run_folder(project, run_name), view).run()
+        outcome = Supervisor(plan, run_folder(project, run_name), view, service=service).run()
         view.ended(outcome)
     if as_json:
         print_json(outcome.as_json())
@@ -63,11 +74,13 @@ def run(
 
 def _print(outcome: Outcome, *, quiet: bool) -> None:
     from fafo_run.watch.progress import cache_share
+    from fafo_run.watch.words import by_count
 
     snapshot = outcome.snapshot
     done_before = snapshot.before - snapshot.failed_before
     parts = [f"{snapshot.completed} done", f"{snapshot.failed} failed"]
-    parts += [f"{count} ended by {name}" for name, count in snapshot.finish_reasons.items() if name != "stop"]
+    ends = by_count(snapshot.finish_reasons)
+    parts += [f"{count} ended by {name}" for name, count in ends if name != "stop"]
     parts += [f"{snapshot.empty} empty"] if snapshot.empty else []
     parts += [f"{done_before} done before"] if done_before else []
     parts += [f"{snapshot.failed_before} failed before"] if snapshot.failed_before else []
@@ -79,8 +92,13 @@ def _print(outcome: Outcome, *, quiet: bool) -> None:
     for code, found in snapshot.failures.items():
         say(f"  {code}: {found.count}, the first: {found.example}", quiet=quiet)
     if snapshot.failed_before:
-        say("  what failed before stays failed until its row, prompt or parameters change", quiet=quiet)
-    if not snapshot.left and not snapshot.completed and not snapshot.failed:
+        say(
+            "  what failed before stays so: `fafo failures` says why, `fafo retry` puts it back",
+            quiet=quiet,
+        )
+    if outcome.status == "finished" and not snapshot.left and not snapshot.completed and not snapshot.failed:
         say("  nothing to do: every item has an outcome", quiet=quiet)
-    if outcome.interrupted:
+    if outcome.status == "stopped":
+        say("  stopped; what waits is done by the next run or service", quiet=quiet)
+    if outcome.status == "interrupted":
         say("  interrupted; the state is safe, and the same command goes on from here", quiet=quiet)

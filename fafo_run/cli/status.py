@@ -8,6 +8,7 @@ import click
 
 from fafo_build.cli.options import json_option, print_json, project_of
 from fafo_run.cli.options import run_folder, run_option, view_of
+from fafo_run.watch.words import by_count, counted
 
 if TYPE_CHECKING:
     from fafo_run.watch.status import Status
@@ -33,14 +34,16 @@ def _text(found: Status) -> str:
     from fafo_run.watch.progress import duration, percent
 
     outcomes = found.completed + found.failed
-    lines = [f"  run {found.run}: {found.status} · {_share(outcomes, found.total)}"]
+    state = "running, a service" if found.service else found.status
+    lines = [f"  run {found.run}: {state} · {_share(outcomes, found.total)}"]
+    lines += [f"  waits: {found.notice}"] if found.notice else []
     for name, count in found.by_class.items():
         failed = f" · {count.failed} failed" if count.failed else ""
         lines.append(f"  {name}: {count.completed} done{failed}")
-    ends = [f"{count} by {name}" for name, count in found.finish_reasons.items()]
+    ends = [f"{count} by {name}" for name, count in by_count(found.finish_reasons)]
     ends += [f"{found.empty} of them empty"] if found.empty else []
     lines += [f"  ended: {', '.join(ends)}"] if ends else []
-    lines.append(f"  queue: {found.queued} waiting, {found.in_flight} in flight")
+    lines.append(f"  queue: {found.queued} waiting{_by_whom(found)}")
     tokens = found.tokens
     if tokens.prompt:
         lines.append(
@@ -48,21 +51,27 @@ def _text(found: Status) -> str:
             f"(ceiling {percent(tokens.ceiling / tokens.prompt)}), {tokens.output} output"
         )
     if found.rate is not None:
-        eta = "" if found.eta is None else f" · about {duration(found.eta)} left"
+        eta = f" · about {duration(found.eta)} left" if found.eta else ""
         lines.append(f"  rate: {found.rate:.1f}/s{eta}")
     if found.superseded:
         lines.append(f"  superseded: {found.superseded} records of older prompts, parameters or models")
-    lines += [f"  server: {url}" for url in found.servers]
-    lines.append(
-        f"  store: {found.store.path} · {found.store.segments} segments · {found.store.bytes:,} bytes"
-    )
+    away = found.away
+    lines += [f"  server: {url}{f' · away: {away[url]}' if url in away else ''}" for url in found.servers]
+    size = f"{counted(found.store.segments, 'segment')} · {found.store.bytes:,} bytes"
+    lines.append(f"  store: {found.store.path} · {size}")
     lines += [f"  override: {override}" for override in found.store.overrides]
     return "\n".join(lines)
 
 
+def _by_whom(found: Status) -> str:
+    if found.status == "running":
+        return f", {found.in_flight} of them at the engine"
+    return ", for the next `fafo run`" if found.queued else ""
+
+
 def _share(outcomes: int, total: int | None) -> str:
     if total is None:
-        return f"{outcomes} of ? items"
+        return f"{outcomes} items so far; a run counts them all when it begins"
     if outcomes > total:
         return f"{outcomes} items, {total} in the view of the last run: rows have changed or are gone"
     return f"{outcomes} of {total} items"

@@ -6,10 +6,11 @@ Every implementation passes `tests/contract/test_engines.py`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
+from fafo_build.errors import EngineError
 from fafo_build.project.declaration import Sampling
 from fafo_run.item import FailureCode, FinishReason, Ids, Value
 
@@ -35,11 +36,31 @@ class Capabilities:
     batch: int
     """The most requests that `generate` takes at once."""
     concurrency: int
-    """How many `generate` calls may be under way at the same time."""
+    """How many `generate` calls may be under way at the same time on one rank."""
+    unable: Mapping[str, str]
+    """The keys of `[sampling]` that it can't obey: name to what a person can do about it."""
     settings: dict[str, Value]
     """What else decides the output (dtype, device, server flags); goes into the provenance."""
-    servers: tuple[str, ...] = ()
-    """URLs; empty for an engine in this process."""
+    server: str = ""
+    """Its URL; empty for an engine in this process."""
+    ranks: int = 1
+    """How many data-parallel ranks it has, each with a prefix cache of its own."""
+    running: int = 1
+    """How many requests one rank computes at the same time; more wait inside."""
+    cache_tokens: int | None = None
+    """How many tokens the prefix cache of one rank holds, those of running requests included; None when it
+    isn't told."""
+    boot: str = ""
+    """Changes when the engine starts afresh, and has an empty cache; empty when it isn't told."""
+
+
+@frozen
+class Load:
+    """What a server has to do at this moment, for all its clients; per rank."""
+
+    running: int
+    """Requests that are computed."""
+    waiting: int
 
 
 @frozen
@@ -61,6 +82,9 @@ class Request:
     suffix: Ids
     sampling: Sampling
     seed: int
+    namespace: str = ""
+    """Requests of different namespaces share nothing in the cache of a server. Only `sglang` knows them; they
+    are for measuring."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -74,7 +98,7 @@ class Answer:
 
     identity: bytes
     ids: Ids
-    """Output ids; a matched stop token is the last of them."""
+    """Output ids; what stopped it is part of it: a stop token the last id, a stop text in the last ids."""
     finish_reason: FinishReason
     cached_tokens: int
     """Prompt tokens that came from the prefix cache; counted by the engine, never computed from the plan."""
@@ -107,15 +131,43 @@ class WarmUp:
     """0 on a cold cache."""
 
 
+@frozen
+class Counters:
+    """What a server counts over all its clients, since its process started."""
+
+    prompt_tokens: int
+    """Of finished requests; those of its health checks aren't among them."""
+    cached_tokens: int
+    """How many of them came from its prefix cache."""
+    requests: int
+    """Finished ones, aborted ones included."""
+    aborted: int = 0
+    """How often an abort was asked for."""
+    evicted_tokens: int | None = None
+    """Tokens that its prefix cache dropped to make room; None when it doesn't tell, or dropped none yet."""
+
+
 class Unavailable(Exception):
     """The engine can't answer now, and says nothing about the requests: they may be sent again.
 
     The message is for people; nothing is decided by its text.
     """
 
+    def __init__(self, message: str, *, broken: bool = False) -> None:
+        """`broken` when the connection broke while the requests were under way, as when a server dies."""
+        super().__init__(message)
+        self.broken = broken
+
+
+class Busy(Unavailable):
+    """The engine lives, and takes no more requests at this moment."""
+
 
 class Engine(ABC):
     """Answers prompts. One event loop uses it; it is started once and stopped once."""
+
+    server: str = ""
+    """The URL of the server that it asks; empty for an engine in this process."""
 
     @abstractmethod
     async def start(self) -> Capabilities:
@@ -125,24 +177,52 @@ class Engine(ABC):
         a server that doesn't answer in the expected form. Nothing is left running after that.
         """
 
+    async def refuses(self, sampling: Sampling) -> str | None:
+        """Return why it would refuse every request with these parameters, or None.
+
+        It is asked once, before the first item, about what `Capabilities` can't say: whether it understands a
+        grammar, for instance. Raises `Unavailable`.
+        """
+        return None
+
+    async def look(self) -> Capabilities:
+        """Ask anew what the engine is: after an outage it may be another one. Of a started engine only.
+
+        Raises `fafo_build.errors.EngineError` when it can't be asked, or can't serve.
+        """
+        raise EngineError.of("this engine can't be asked anew", cure="start the run again")
+
+    async def load(self) -> Sequence[Load]:
+        """Return the load of each rank; nothing when the engine doesn't tell. Raises `Unavailable`."""
+        return ()
+
+    async def counters(self) -> Counters | None:
+        """Return what it counted since it started; None when it doesn't tell. Raises `Unavailable`."""
+        return None
+
+    @property
+    def sent_again(self) -> int:
+        """How many requests it sent once more by itself since its start: a server may have counted both."""
+        return 0
+
     @abstractmethod
-    async def warm(self, prefix: Prefix) -> WarmUp:
-        """Put a prefix into the cache, and return when it is there. Harmless when it is there already.
+    async def warm(self, prefix: Prefix, rank: int = 0) -> WarmUp:
+        """Put a prefix into a rank's cache, and return when it is there. Harmless when it is there already.
 
         Raises `Unavailable`.
         """
 
     @abstractmethod
-    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+    async def generate(self, requests: Sequence[Request], rank: int = 0) -> list[Completion]:
         """Answer 1 to `Capabilities.batch` requests of one prefix; completions come in the same order.
 
         With `temperature` 0 decoding is greedy and the seed has no effect. Otherwise the output depends on
         the request and its seed, not on which requests share the batch, as far as the engine's arithmetic
         allows. A request that is refused yields `Rejected` and the others are answered all the same. A prompt
-        longer than the context, or with an id outside the vocabulary, is `Rejected` and never reaches the
-        model.
+        longer than the context, or with an id outside the vocabulary, or with a parameter in
+        `Capabilities.unable`, is `Rejected` and never reaches the model.
 
-        Raises `Unavailable` when the answers of this call are lost; then none of them counts.
+        Raises `Unavailable` when the answers of this call are lost; then none of them counts. `Busy` is one.
         May be cancelled; the engine stays usable.
         """
 

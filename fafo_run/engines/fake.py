@@ -25,7 +25,7 @@ from fafo_run.engines.base import (
     Unavailable,
     WarmUp,
 )
-from fafo_run.engines.limits import in_vocabulary, refusal
+from fafo_run.engines.limits import BATCH, NO_TEXT, Prefixes, in_vocabulary, refusal
 from fafo_run.engines.radix import RadixCache
 from fafo_run.item import FinishReason, Ids
 
@@ -60,6 +60,7 @@ class FakeEngine(Engine):
         `capacity` is in tokens (None: no bound), `latency` in seconds per call of `generate`. `faults` is
         asked once per request: an exception it returns is raised by `generate`, a `Rejected` is answered.
         """
+        self._prefixes = Prefixes()
         self._capabilities = Capabilities(
             engine="fake",
             version=VERSION,
@@ -68,8 +69,9 @@ class FakeEngine(Engine):
             context_length=context_length,
             page_size=page_size,
             prefix_cache=True,
-            batch=spec.max_running,
+            batch=spec.max_running or BATCH,
             concurrency=concurrency,
+            unable=NO_TEXT,
             settings={},
         )
         self._eos = tuple(sorted(eos_ids))
@@ -83,7 +85,12 @@ class FakeEngine(Engine):
         self._running = True
         return self._capabilities
 
-    async def warm(self, prefix: Prefix) -> WarmUp:
+    async def look(self) -> Capabilities:
+        """Return what was declared. Raises `Unavailable` when the engine isn't running."""
+        self._check_running()
+        return self._capabilities
+
+    async def warm(self, prefix: Prefix, rank: int = 0) -> WarmUp:
         """Put the prefix into the cache. Raises `Unavailable` when the engine isn't running."""
         self._check_running()
         count, limits = len(prefix.ids), self._capabilities
@@ -94,7 +101,7 @@ class FakeEngine(Engine):
         self.cache.insert(prefix.ids)
         return WarmUp(count, cached)
 
-    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+    async def generate(self, requests: Sequence[Request], rank: int = 0) -> list[Completion]:
         """Answer as the contract says. Raises what `faults` returns, and `Unavailable` when not running."""
         self._check_running()
         started, clock = time.time(), time.perf_counter()
@@ -128,8 +135,7 @@ class FakeEngine(Engine):
             raise Unavailable("the fake engine isn't running")
 
     def _refuse(self, request: Request) -> Rejected | None:
-        limits = self._capabilities
-        no = refusal(request, vocab_size=limits.vocab_size, context_length=limits.context_length)
+        no = refusal(request, self._capabilities, self._prefixes)
         if no is not None or self._faults is None:
             return no
         fault = self._faults(request)
@@ -139,23 +145,27 @@ class FakeEngine(Engine):
 
     def _answer(self, prompt: Ids, sampling: Sampling, seed: int) -> tuple[Ids, FinishReason]:
         stream = _stream(prompt, sampling, seed, sampling.max_new_tokens)
+        ends = {*self._eos, *sampling.stop_token_ids}
         ids: list[int] = []
         for token, chance in stream:
             if self._eos and chance % _STOP_EVERY == 0:
                 ids.append(self._eos[chance // _STOP_EVERY % len(self._eos)])
             else:
                 ids.append(token % self._capabilities.vocab_size)
-            if ids[-1] in self._eos:
+            if ids[-1] in ends:
                 return tuple(ids), FinishReason("stop", ids[-1])
         return tuple(ids), FinishReason("length")
 
 
 def _stream(prompt: Ids, sampling: Sampling, seed: int, count: int) -> list[tuple[int, int]]:
-    """Return `count` pairs of 32-bit numbers: of the prompt, and when sampling, of how and the seed.
+    """Return `count` pairs of 32-bit numbers: of prompt and penalties, and when sampling, of all.
 
     A shorter `count` gives the beginning of a longer one, as with a real model.
     """
     key = hashlib.shake_128(struct.pack(f"<{len(prompt)}q", *prompt))
+    penalties = (sampling.frequency_penalty, sampling.presence_penalty, sampling.repetition_penalty)
+    if penalties != (0.0, 0.0, 1.0):
+        key.update(repr(penalties).encode())
     if sampling.temperature > 0:
         how = (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p, seed)
         key.update(repr(how).encode())

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from fafo_run.engines.base import Rejected, Request
+from fafo_build.project.declaration import FORMS
+from fafo_run.engines.base import Capabilities, Prefix, Rejected, Request
 from fafo_run.item import FailureCode, Ids
+
+BATCH = 16
+"""Items that an engine in this process takes at once, where `engine.max_running` isn't given."""
+
+NO_TEXT = {
+    **dict.fromkeys(FORMS, 'ask an SGLang server: kind = "sglang"'),
+    "stop": 'write the ids in stop_token_ids, or ask an SGLang server: kind = "sglang"',
+}
+"""What an engine can't obey that knows ids and no text: `Capabilities.unable`."""
 
 
 def in_vocabulary(ids: Ids, vocab_size: int) -> bool:
@@ -19,11 +29,29 @@ def stranger(ids: Ids, vocab_size: int) -> str | None:
     return f"token {ids[place]} at place {place} isn't in the engine's vocabulary of {vocab_size}"
 
 
-def refusal(request: Request, *, vocab_size: int, context_length: int, server: str = "") -> Rejected | None:
-    """Return why this request can't be sent, or None.
+def same(one: Ids, other: Ids) -> bool:
+    """Say whether these are the same ids; where it is one tuple, without a look at them."""
+    return one is other or one == other
 
-    `context_length` is in tokens, for prompt and output together.
-    """
+
+class Prefixes:
+    """The prefixes that were looked through, by artifact: each once, and not with every request."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Ids, int, str | None]] = {}
+
+    def stranger(self, prefix: Prefix, vocab_size: int) -> str | None:
+        """Do as `stranger` does with the ids of a prefix."""
+        known = self._known.get(prefix.artifact)
+        if known is None or not same(known[0], prefix.ids) or known[1] != vocab_size:
+            known = (prefix.ids, vocab_size, stranger(prefix.ids, vocab_size))
+            self._known[prefix.artifact] = known
+        return known[2]
+
+
+def refusal(request: Request, limits: Capabilities, prefixes: Prefixes, server: str = "") -> Rejected | None:
+    """Return why this request can't be sent, or None. Its prefix is added to `prefixes`."""
+    context_length, vocab_size = limits.context_length, limits.vocab_size
 
     def rejected(code: FailureCode, message: str) -> Rejected:
         return Rejected(request.identity, code, message, server)
@@ -36,6 +64,9 @@ def refusal(request: Request, *, vocab_size: int, context_length: int, server: s
             FailureCode.TOO_LONG,
             f"{prompt} prompt tokens and {output} to generate don't fit the context of {context_length}",
         )
+    for key, cure in limits.unable.items():
+        if getattr(request.sampling, key):
+            return rejected(FailureCode.REJECTED, f"this engine can't obey {key}: {cure}")
     # The two parts apart: joining them would copy the prefix for every item.
-    message = stranger(request.prefix.ids, vocab_size) or stranger(request.suffix, vocab_size)
+    message = prefixes.stranger(request.prefix, vocab_size) or stranger(request.suffix, vocab_size)
     return rejected(FailureCode.TOKEN_OUT_OF_VOCABULARY, message) if message else None

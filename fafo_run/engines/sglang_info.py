@@ -6,9 +6,12 @@ it serves now.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
-from fafo_run.engines.base import Capabilities
+from fafo_build.project.declaration import FORMS
+from fafo_run.engines.base import Capabilities, Load
 from fafo_run.engines.sglang_wire import MalformedError
 from fafo_run.item import Value
 
@@ -16,11 +19,15 @@ WAITING = 128
 """With more requests than this waiting, SGLang's prefix-aware schedule turns itself into first come, first
 served."""
 
+_RUNNING = 64
+"""How many requests a server that doesn't tell is taken to compute at once."""
+
 _SETTINGS = (
     "attention_backend",
     "dp_size",
     "dtype",
     "enable_deterministic_inference",
+    "grammar_backend",
     "kv_cache_dtype",
     "quantization",
     "sampling_backend",
@@ -38,11 +45,14 @@ class _State(msgspec.Struct):
 class _Server(msgspec.Struct):
     version: str
     model_path: str
-    page_size: int | None = None
+    skip_tokenizer_init: bool = False
+    grammar_backend: str | None = None
+    page_size: Annotated[int, msgspec.Meta(ge=0)] | None = None
     disable_radix_cache: bool = False
     max_req_input_len: int | None = None
     max_running_requests: int | None = None
     dp_size: int = 1
+    max_total_num_tokens: int | None = None
     internal_states: list[_State] = []
 
 
@@ -54,12 +64,19 @@ class _Model(msgspec.Struct):
 
 
 def capabilities(
-    server_info: bytes, model_info: bytes, *, url: str, vocab_size: int, context_length: int, max_running: int
+    server_info: bytes,
+    model_info: bytes,
+    *,
+    url: str,
+    vocab_size: int,
+    context_length: int,
+    max_running: int | None,
 ) -> Capabilities:
     """Read the two answers of the server at `url`.
 
     `vocab_size` and `context_length` are the model's: the server doesn't tell its vocabulary, and may take
-    less than the whole context. `max_running` is how many requests the user wants in flight.
+    less than the whole context. `max_running` is how many requests the user wants in flight at most, over all
+    ranks; None for all that the server takes.
 
     Raises `MalformedError` when this isn't a server that generates.
     """
@@ -75,7 +92,9 @@ def capabilities(
     for name in ("weight_version", "preferred_sampling_params"):
         if getattr(model, name) is not None:
             settings[name] = getattr(model, name)
+    ranks = max(1, server.dp_size)
     running = _running(server)
+    room = running + WAITING
     return Capabilities(
         engine="sglang",
         version=server.version,
@@ -85,10 +104,29 @@ def capabilities(
         page_size=server.page_size or 1,
         prefix_cache=not server.disable_radix_cache,
         batch=1,
-        concurrency=max_running if running is None else min(max_running, running + WAITING),
+        concurrency=room if max_running is None else max(1, min(max_running // ranks, room)),
+        unable=_unable(server),
         settings=settings,
-        servers=(url,),
+        server=url,
+        ranks=ranks,
+        running=running,
+        cache_tokens=server.max_total_num_tokens,
+        boot=_boot(everything),
     )
+
+
+def _unable(server: _Server) -> dict[str, str]:
+    """Return what of `[sampling]` this server can't obey, and how to start one that can.
+
+    A server that says nothing of a grammar backend has its default one, which takes every form.
+    """
+    if server.skip_tokenizer_init:
+        cure = "start the server without --skip-tokenizer-init"
+        return {**dict.fromkeys(FORMS, cure), "stop": f"write the ids in stop_token_ids, or {cure}"}
+    cure = "start the server with --grammar-backend xgrammar"
+    if server.grammar_backend == "none":
+        return dict.fromkeys(FORMS, cure)
+    return {"ebnf": cure} if server.grammar_backend == "outlines" else {}
 
 
 def _context(server: _Server, context_length: int) -> int:
@@ -102,11 +140,38 @@ def _context(server: _Server, context_length: int) -> int:
     return min(context_length, server.max_req_input_len - 1)
 
 
-def _running(server: _Server) -> int | None:
-    """Return how many requests the server computes at once, over all its data-parallel ranks."""
+def _running(server: _Server) -> int:
+    """Return how many requests one data-parallel rank computes at once."""
     per_rank = [
         state.effective_max_running_requests_per_dp
         for state in server.internal_states
         if state.effective_max_running_requests_per_dp is not None
     ]
-    return min(per_rank) * server.dp_size if per_rank else server.max_running_requests
+    if per_rank:
+        return min(per_rank)
+    return _RUNNING if server.max_running_requests is None else server.max_running_requests
+
+
+def _boot(everything: dict[str, Value]) -> str:
+    """Return what differs between two starts of a server: how long the parts of the start took (0.5.23), and
+    the random seed, which is drawn anew unless it is given."""
+    told = {name: everything[name] for name in ("startup_time", "random_seed") if name in everything}
+    return msgspec.json.encode(told, order="sorted").decode() if told else ""
+
+
+class _Load(msgspec.Struct):
+    num_running_reqs: int = 0
+    num_waiting_reqs: int = 0
+
+
+class _Loads(msgspec.Struct):
+    loads: list[_Load]
+
+
+def loads(body: bytes) -> tuple[Load, ...]:
+    """Read the answer of `/v1/loads`, one per rank. Raises `MalformedError`."""
+    try:
+        found = msgspec.json.decode(body, type=_Loads)
+    except msgspec.MsgspecError as error:
+        raise MalformedError(str(error)) from error
+    return tuple(Load(load.num_running_reqs, load.num_waiting_reqs) for load in found.loads)

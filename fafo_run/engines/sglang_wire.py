@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import msgspec
+from attrs import evolve
 
 from fafo_build.project.declaration import Sampling
 from fafo_run.engines.base import Answer, Completion, Prefix, Rejected, Request
-from fafo_run.engines.limits import stranger
+from fafo_run.engines.limits import same, stranger
 from fafo_run.item import FailureCode, FinishReason, Ids
 
 GREEDY_ONE = Sampling(max_new_tokens=1, temperature=0.0)
@@ -20,9 +21,27 @@ GREEDY_ONE = Sampling(max_new_tokens=1, temperature=0.0)
 _MESSAGE_LENGTH = 500
 """Characters of a server's error text that are kept: it may be a whole HTML page."""
 
+_PARAMETERS = 1024
+"""Sets of parameters that are kept as JSON: each class has one."""
+
+_WHERE_SET = {
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "stop": (),
+    "json_schema": None,
+    "regex": None,
+    "ebnf": None,
+}
+"""Parameters that are sent where they aren't this."""
+
 
 class MalformedError(Exception):
     """The server's answer isn't what the protocol says, or contradicts itself."""
+
+
+class OtherPromptError(MalformedError):
+    """The server computed another number of prompt tokens than it was sent."""
 
 
 class _FinishReason(msgspec.Struct):
@@ -36,6 +55,7 @@ class _MetaInfo(msgspec.Struct):
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    weight_version: str | None = None
 
 
 class _Reply(msgspec.Struct):
@@ -51,43 +71,75 @@ class Encoder:
 
     def __init__(self, eos_ids: Collection[int]) -> None:
         """`eos_ids` end an output, in addition to those that the server takes from its model."""
-        self._eos = sorted(eos_ids)
-        self._prefixes: dict[Ids, bytes] = {}
+        self._eos = frozenset(eos_ids)
+        self._prefixes: dict[str, tuple[Ids, bytes]] = {}
+        """By artifact. A tuple of ids would be hashed anew for each request."""
+        self._parameters: dict[int, tuple[Sampling, bytes]] = {}
+        """By object, which is kept so that its id can't pass to another."""
 
-    def generate(self, rid: str, request: Request) -> bytes:
-        """Return the body for one request; `rid` must not be in use at the server."""
-        return self._body(rid, request.prefix, request.suffix, request.sampling, request.seed)
+    def generate(self, rid: str, request: Request, rank: int | None = None) -> bytes:
+        """Return the body for one request; `rid` must not be in use at the server. `rank` is the
+        data-parallel rank that is to compute it, None for whichever the server chooses.
+        """
+        body = self._body(rid, request.prefix, request.suffix, request.sampling, request.seed, rank)
+        if not request.namespace:
+            return body
+        return b'%s,"extra_key":%s}' % (body[:-1], msgspec.json.encode(request.namespace))
 
-    def warm(self, rid: str, prefix: Prefix) -> bytes:
+    def warm(self, rid: str, prefix: Prefix, rank: int | None = None) -> bytes:
         """Return the body that makes the server compute the prefix, and next to nothing else."""
-        return self._body(rid, prefix, (), GREEDY_ONE, 0)
+        return self._body(rid, prefix, (), GREEDY_ONE, 0, rank)
 
-    def _body(self, rid: str, prefix: Prefix, suffix: Ids, sampling: Sampling, seed: int) -> bytes:
-        ids = b",".join(part for part in (self._prefix(prefix.ids), _numbers(suffix)) if part)
-        return b'{"rid":%s,"input_ids":[%s],"sampling_params":%s,"stream":false}' % (
+    def probe(self, rid: str, token: int, sampling: Sampling) -> bytes:
+        """Return the body that makes the server read the parameters, and next to nothing else."""
+        return self._body(rid, Prefix("", ()), (token,), evolve(sampling, max_new_tokens=1), 0)
+
+    def _body(
+        self, rid: str, prefix: Prefix, suffix: Ids, sampling: Sampling, seed: int, rank: int | None = None
+    ) -> bytes:
+        begin, end = self._prefix(prefix), _numbers(suffix)
+        return b'{"rid":%s,"input_ids":[%s%s%s],"sampling_params":%s%s,"stream":false%s}' % (
             msgspec.json.encode(rid),
-            ids,
-            msgspec.json.encode(self._sampling(sampling, seed)),
+            begin,
+            b"," if begin and end else b"",
+            end,
+            self._shared(sampling),
+            b',"sampling_seed":%d}' % seed if sampling.temperature > 0 else b"}",
+            b"" if rank is None else b',"routed_dp_rank":%d' % rank,
         )
 
-    def _prefix(self, ids: Ids) -> bytes:
-        if ids not in self._prefixes:
-            self._prefixes[ids] = _numbers(ids)
-        return self._prefixes[ids]
+    def _prefix(self, prefix: Prefix) -> bytes:
+        known = self._prefixes.get(prefix.artifact)
+        if known is None or not same(known[0], prefix.ids):
+            known = self._prefixes[prefix.artifact] = (prefix.ids, _numbers(prefix.ids))
+        return known[1]
 
-    def _sampling(self, sampling: Sampling, seed: int) -> dict[str, object]:
+    def _shared(self, sampling: Sampling) -> bytes:
+        """Return the parameters as JSON, but for the seed and the brace at the end."""
+        known = self._parameters.get(id(sampling))
+        if known is None:
+            if len(self._parameters) >= _PARAMETERS:
+                self._parameters.clear()
+            known = (sampling, msgspec.json.encode(self._sampling(sampling))[:-1])
+            self._parameters[id(sampling)] = known
+        return known[1]
+
+    def _sampling(self, sampling: Sampling) -> dict[str, object]:
         """Return the parameters under SGLang's names. One that it doesn't know would be refused (400)."""
         params: dict[str, object] = {
             "max_new_tokens": sampling.max_new_tokens,
             "temperature": sampling.temperature,
         }
-        if self._eos:
-            params["stop_token_ids"] = self._eos
+        if ends := sorted({*self._eos, *sampling.stop_token_ids}):
+            params["stop_token_ids"] = ends
         if sampling.temperature > 0:
             params["top_p"] = sampling.top_p
             params["top_k"] = -1 if sampling.top_k is None else sampling.top_k
             params["min_p"] = sampling.min_p
-            params["sampling_seed"] = seed
+        for name, unset in _WHERE_SET.items():
+            value = getattr(sampling, name)
+            if value != unset:
+                params[name] = value
         return params
 
 
@@ -111,7 +163,7 @@ def reply(body: bytes, *, prompt_tokens: int, max_new_tokens: int) -> _Reply:
     if len(found.output_ids) > max_new_tokens:
         raise MalformedError(f"{len(found.output_ids)} output ids, at most {max_new_tokens} were asked for")
     if meta.prompt_tokens != prompt_tokens:
-        raise MalformedError(f"{prompt_tokens} prompt tokens were sent, {meta.prompt_tokens} were computed")
+        raise OtherPromptError(f"{prompt_tokens} prompt tokens were sent, {meta.prompt_tokens} were computed")
     if not 0 <= meta.cached_tokens <= prompt_tokens:
         raise MalformedError(f"{meta.cached_tokens} of {prompt_tokens} prompt tokens from the cache")
     return found

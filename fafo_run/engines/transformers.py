@@ -29,7 +29,7 @@ from fafo_run.engines.base import (
     Unavailable,
     WarmUp,
 )
-from fafo_run.engines.limits import in_vocabulary, refusal
+from fafo_run.engines.limits import BATCH, NO_TEXT, Prefixes, in_vocabulary, refusal
 from fafo_run.engines.weights import model_folder
 from fafo_run.item import FailureCode
 
@@ -63,11 +63,13 @@ class TransformersEngine(Engine):
         `vocab_size` and `context_length` (tokens) can only narrow what the model's own files say, `eos_ids`
         replaces it.
         """
-        self._spec, self._model, self._root, self._keep_bytes = spec, model, root, keep_bytes
+        self._model, self._root, self._keep_bytes = model, root, keep_bytes
+        self._batch = spec.max_running or BATCH
         self._vocab_size, self._context_length, self._eos_ids = vocab_size, context_length, eos_ids
         self._worker: ThreadPoolExecutor | None = None
         self._decoder: Decoder | None = None
         self._limits: Capabilities | None = None
+        self._prefixes = Prefixes()
         self._calls: set[threading.Event] = set()
 
     async def start(self) -> Capabilities:
@@ -86,7 +88,11 @@ class TransformersEngine(Engine):
             raise
         return self._limits
 
-    async def warm(self, prefix: Prefix) -> WarmUp:
+    async def look(self) -> Capabilities:
+        """Return what it is, as at the start. Raises `Unavailable` after `stop`."""
+        return self._running()[1]
+
+    async def warm(self, prefix: Prefix, rank: int = 0) -> WarmUp:
         """Compute the prefix and keep it. Raises `Unavailable` when memory is short, or after `stop`."""
         decoder, limits = self._running()
         count = len(prefix.ids)
@@ -96,16 +102,13 @@ class TransformersEngine(Engine):
         known = await self._call(lambda _: decoder.warm(prefix.ids))
         return WarmUp(count, max(count - 1, 0) if known else 0)
 
-    async def generate(self, requests: Sequence[Request]) -> list[Completion]:
+    async def generate(self, requests: Sequence[Request], rank: int = 0) -> list[Completion]:
         """Answer as the contract says. Raises `Unavailable` when memory is short, or after `stop`."""
         decoder, limits = self._running()
         prefix = requests[0].prefix.ids
         if any(request.prefix.ids != prefix for request in requests):
             raise ValueError("the requests of one call must share their prefix")
-        refused = [
-            refusal(request, vocab_size=limits.vocab_size, context_length=limits.context_length)
-            for request in requests
-        ]
+        refused = [refusal(request, limits, self._prefixes) for request in requests]
         good = [request for request, no in zip(requests, refused, strict=True) if no is None]
         started, clock = time.time(), time.perf_counter()
         outcomes = iter(await self._call(lambda event: _generate(decoder, good, event)) if good else ())
@@ -147,7 +150,7 @@ class TransformersEngine(Engine):
         except (torch.OutOfMemoryError, MemoryError) as error:
             _give_back_memory()
             raise Unavailable(
-                f"out of memory with {self._spec.max_running} items at once; lower engine.max_running"
+                f"out of memory with {self._batch} items at once; lower engine.max_running"
             ) from error
         finally:
             event.set()
@@ -197,8 +200,9 @@ class TransformersEngine(Engine):
             context_length=_narrowed(context_length(config, shown), self._context_length),
             page_size=1,
             prefix_cache=True,
-            batch=self._spec.max_running,
+            batch=self._batch,
             concurrency=1,
+            unable=NO_TEXT,
             settings=settings,
         )
 

@@ -21,7 +21,7 @@ from fafo_run.engines.transformers_cache import (
     PrefixState,
     state_of,
 )
-from fafo_run.engines.transformers_sampling import key, next_tokens
+from fafo_run.engines.transformers_sampling import key, next_tokens, penalised
 from fafo_run.item import FinishReason, Ids
 
 _WORTH_DROPPING = 0.25
@@ -67,7 +67,7 @@ class _Row:
             self.ended = True
             return
         self.ids.append(token)
-        if token in ends:
+        if token in ends or token in self.prompt.sampling.stop_token_ids:
             self.finish_reason = FinishReason("stop", token)
         elif len(self.ids) == self.prompt.sampling.max_new_tokens:
             self.finish_reason = FinishReason("length")
@@ -135,8 +135,10 @@ class Decoder:
         """Give every row that goes on its next token; return the numbers of those that go on further."""
         # An overflow in a model's arithmetic shows as a maximum that is no number.
         finite = torch.isfinite(logits.amax(dim=-1)).tolist()
+        samplings = [row.prompt.sampling for row in rows]
+        logits = penalised(logits, samplings, [row.ids for row in rows])
         keys = [key(row.prompt.seed, len(row.ids)) for row in rows]
-        tokens = next_tokens(logits, [row.prompt.sampling for row in rows], keys).tolist()
+        tokens = next_tokens(logits, samplings, keys).tolist()
         for row, token, usable in zip(rows, tokens, finite, strict=True):
             if not row.ended:
                 row.take(token if usable else None, self._ends)

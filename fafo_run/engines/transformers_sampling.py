@@ -31,6 +31,37 @@ def key(seed: int, step: int) -> int:
     return mixed ^ (mixed >> 31)
 
 
+def penalised(
+    logits: torch.Tensor, samplings: Sequence[Sampling], said: Sequence[Sequence[int]]
+) -> torch.Tensor:
+    """Return the logits, [rows, vocabulary], after each row's penalties on its own output so far, `said`.
+
+    They are SGLang's: frequency and presence penalty are taken from the logit, then the repetition penalty
+    divides it, or multiplies a negative one. The prompt's tokens aren't penalised.
+    """
+    rows = [
+        row
+        for row, (sampling, ids) in enumerate(zip(samplings, said, strict=True))
+        if ids and _penalises(sampling)
+    ]
+    if not rows:
+        return logits
+    logits = logits.float().clone()
+    for row in rows:
+        sampling = samplings[row]
+        tokens = torch.tensor(said[row], device=logits.device)
+        ids, counts = tokens.unique(return_counts=True)  # type: ignore[no-untyped-call]
+        left = logits[row, ids] - sampling.frequency_penalty * counts - sampling.presence_penalty
+        factor = sampling.repetition_penalty
+        logits[row, ids] = torch.where(left < 0, left * factor, left / factor)
+    return logits
+
+
+def _penalises(sampling: Sampling) -> bool:
+    penalties = (sampling.frequency_penalty, sampling.presence_penalty, sampling.repetition_penalty)
+    return penalties != (0.0, 0.0, 1.0)
+
+
 def next_tokens(logits: torch.Tensor, samplings: Sequence[Sampling], keys: Sequence[int]) -> torch.Tensor:
     """Return one id per row, [rows].
 

@@ -44,7 +44,7 @@ def exported(item: ViewItem, record: Record, encoder: PromptEncoder) -> dict[str
         "key": record.key,
         "sample": record.sample,
         "row": None if isinstance(item.row, BrokenRow) else dict(item.row.fields),
-        "text": encoder.output_text(output.ids) if output else None,
+        "text": encoder.output_text(output, of.sampling.get("stop_token_ids", ())) if output else None,
         "output_ids": list(output.ids) if output else None,
         "finish_reason": output.finish_reason.type if output else None,
         "prompt_tokens": record.prompt_tokens,

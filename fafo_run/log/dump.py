@@ -8,10 +8,11 @@ from typing import Any
 
 from fafo_build.errors import Problem, StoreError
 from fafo_run.log import format as layout
+from fafo_run.log.batch import Entry
 from fafo_run.log.format import LIVE, RETIRED, WIDE, Kind
 from fafo_run.log.fs import Disk, File
-from fafo_run.log.payload import FIELDS, Undecodable, unpack, unpack_ids
-from fafo_run.log.reader import Entry, Gap, read_header, walk
+from fafo_run.log.payload import FIELDS, Undecodable, ids_of, unpack
+from fafo_run.log.reader import Gap, read_header, walk
 
 _MARKERS = {LIVE: "live", RETIRED: "retired"}
 _KINDS = {int(kind): kind.name.lower() for kind in Kind}
@@ -72,6 +73,13 @@ def _entry(entry: Entry) -> dict[str, Any]:
             "end": seal.end,
             "digest": f"{seal.digest:016x}",
         }
+    if entry.kind == Kind.COMMIT and (digest := layout.unpack_commit(entry.payload)) is not None:
+        return {
+            "what": "commit",
+            "offset": entry.offset,
+            "checksum_ok": True,
+            "digest": f"{digest:016x}",
+        }
     return {
         "what": "entry",
         "offset": entry.offset,
@@ -99,5 +107,5 @@ def _shown(name: str, value: Any, word: int) -> Any:
     if not isinstance(value, bytes):
         return value
     if name in _IDS:
-        return {"bits": 32 if word & WIDE else 16, "ids": list(unpack_ids(word, value))}
+        return {"bits": 32 if word & WIDE else 16, "ids": list(ids_of(word, value))}
     return value.hex()

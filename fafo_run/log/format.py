@@ -20,14 +20,17 @@ entry     =    0   u32  magic "\\xfa\\xf0EN"
                4   u32  marker                    LIVE 0x4C495645 | RETIRED 0xB3B6A9BA
                8   u32  length                    of the payload, at most 64 MiB
               12   u32  kind, flags               bits 0-15 the kind, bit 31 WIDE
-              16  16 B  identity                  zeros in PROVENANCE and SEAL
+              16  16 B  identity                  zeros in PROVENANCE, SEAL, COMMIT
               32   u64  xxh3_64 over uuid, offset as u64, bytes 0-3, bytes 8-31, payload
               40        payload, then zeros up to a multiple of 8
 
 seal      = the last entry, of kind SEAL; its payload is
                0   u64  count                     entries before the seal, of all kinds
                8   u64  end                       where the content ends: the seal's own offset
-              16   u64  xxh3_64 of the bytes from 4,096 to end, with every entry's marker read as LIVE
+              16   u64  xxh3_64 of the entries from 4,096 to end, with every marker read as LIVE
+
+commit    = an entry of kind COMMIT, for whoever reads a segment that isn't sealed; its payload is
+               0   u64  xxh3_64 as in a seal, of the entries from 4,096 to the COMMIT's own offset
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ from typing import NamedTuple
 import xxhash
 from attrs import frozen
 
-VERSION = 1
+VERSION = 2
 HEADER_MAGIC = b"FAFOSEG\n"
 HEADER_SIZE = 4096
 COPY_SIZE = 2048
@@ -86,6 +89,7 @@ class Kind(IntEnum):
     FAILURE = 3
     PROVENANCE = 4
     SEAL = 5
+    COMMIT = 6
 
 
 @frozen
@@ -213,3 +217,14 @@ def pack_seal(seal: Seal) -> bytes:
 def unpack_seal(payload: bytes) -> Seal | None:
     """Return what a SEAL entry says; None when its payload has the wrong size."""
     return Seal(*_SEAL.unpack(payload)) if len(payload) == SEAL_PAYLOAD else None
+
+
+def pack_commit(digest: int) -> bytes:
+    """Return the payload of a COMMIT entry; `digest` is what a seal in its place would say."""
+    return _CHECKSUM.pack(digest)
+
+
+def unpack_commit(payload: bytes) -> int | None:
+    """Return the digest in a COMMIT entry; None when its payload has the wrong size."""
+    digest: int | None = _CHECKSUM.unpack(payload)[0] if len(payload) == _CHECKSUM.size else None
+    return digest

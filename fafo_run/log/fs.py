@@ -12,7 +12,9 @@ import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
+
+import msgspec
 
 from fafo_build.errors import Problem, StoreError
 
@@ -38,7 +40,8 @@ class Disk:
 
     def open(self, path: Path, flags: int) -> int:
         """Return a file descriptor; files are made with mode 0o644."""
-        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+        # Not to block is for a pipe that somebody has put in a file's place; to files it means nothing.
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
 
     def close(self, fd: int) -> None:
         """Close a file descriptor."""
@@ -80,10 +83,10 @@ class Disk:
             return False
         return True
 
-    def inode(self, path: Path) -> tuple[int, int] | None:
-        """Return (device, inode) of a path, None when nothing is there."""
+    def inode(self, path: Path | int) -> tuple[int, int] | None:
+        """Return (device, inode) of a path or of an open file, None when nothing is there."""
         try:
-            status = path.stat()
+            status = os.fstat(path) if isinstance(path, int) else path.stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
         return status.st_dev, status.st_ino
@@ -244,17 +247,24 @@ def make_dir(disk: Disk, path: Path) -> None:
     """Make a folder and its parents as far as they are missing, durably. Raises `StoreError`."""
     if refusing(path, disk.is_folder, path):
         return
-    if refusing(path, disk.inode, path) is not None:
-        cure = "move it out of the way, then start the run again"
-        raise StoreError(Problem("a file is where a folder has to be", file=str(path), cure=cure))
+    # Asked in this order: another process may make the folder between the two.
+    if refusing(path, disk.inode, path) is not None and not disk.is_folder(path):
+        raise _in_the_way(path, "a file")
     if path.parent != path:
         make_dir(disk, path.parent)
     try:
-        refusing(path, disk.mkdir, path)
-    except StoreError:
+        disk.mkdir(path)
+    except FileExistsError as error:
         if not disk.is_folder(path):
-            raise
+            raise _in_the_way(path, "a link to nowhere") from error
+    except OSError as error:
+        raise refused(path, error) from error
     sync_dir(disk, path.parent)
+
+
+def _in_the_way(path: Path, what: str) -> StoreError:
+    cure = "move it away, or mend what it leads to, then start the run again"
+    return StoreError(Problem(f"{what} is where a folder has to be", file=str(path), cure=cure))
 
 
 def replace_file(disk: Disk, path: Path, data: bytes) -> None:
@@ -280,3 +290,13 @@ def read_file(disk: Disk, path: Path) -> bytes | None:
         return file.read_at(0, file.size())
     finally:
         file.close()
+
+
+def said(data: bytes) -> dict[str, Any]:
+    """Return the JSON object in a file's bytes; an empty one when they say anything else: people help."""
+    try:
+        # Stricter than Python's own: a number is a finite one.
+        found = msgspec.json.decode(data)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from attrs import frozen
@@ -30,6 +31,23 @@ def segments(disk: Disk, folder: Path) -> list[SegmentFile]:
     """
     names = [name for name in _listed(disk, folder) if _is_segment(disk, folder, name)]
     return sorted((SegmentFile(folder / name, int(name[:-4])) for name in names), key=lambda s: s.sequence)
+
+
+def open_segments(disk: Disk, folder: Path) -> Iterator[File]:
+    """Yield a folder's segments, each open to be read until the next is asked for, in order.
+
+    One that was collected since the folder was listed is passed over: everything in it was done. Raises
+    `StoreError` when the folder or a segment can't be read.
+    """
+    for segment in segments(disk, folder):
+        try:
+            file = File(disk, segment.path)
+        except FileNotFoundError:
+            continue
+        try:
+            yield file
+        finally:
+            file.close()
 
 
 def strays(disk: Disk, folder: Path) -> list[str]:
@@ -71,5 +89,5 @@ def _is_segment(disk: Disk, folder: Path, name: str) -> bool:
     return (
         _NAME.fullmatch(name) is not None
         and name == segment_name(int(name[:-4]))
-        and disk.is_file(folder / name)
+        and refusing(folder / name, disk.is_file, folder / name)
     )

@@ -1,6 +1,8 @@
 """One owner per store: a flock on LOCK and on the run's folder. What LOCK contains is only a message.
 
 The folder is locked too, since a LOCK that someone deletes can be made anew beside the one that is held.
+Those who only append to the queue hold neither; `folder_lock` keeps them and the owner from taking one
+number for two segments.
 """
 
 from __future__ import annotations
@@ -8,17 +10,22 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from fafo_build.errors import Problem, StoreError
-from fafo_run.log.fs import Disk, refusing, write_all
+from fafo_run.log.fs import Disk, gone, read_file, refused, refusing, said, write_all
 
 _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "afs", "9p"})
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MOUNTS = Path("/proc/self/mountinfo")
 _LOCKS = Path("/proc/locks")
 _TRIES = 8
+_FOLDER_WAIT = 30.0
+"""Seconds to wait for a folder's lock; it is held for a few disk syncs at most."""
+_FOLDER_POLL = 0.002
 
 
 class StoreBusy(StoreError):
@@ -41,11 +48,11 @@ class StoreLock:
         message has room: no run can work there.
         """
         if not force:
-            _refuse_network(path.parent)
+            refuse_network(path.parent)
         folder_fd = refusing(path, disk.open, path.parent, os.O_RDONLY)
         try:
             if not refusing(path, disk.lock, folder_fd, exclusive=True):
-                raise _busy(path)
+                raise busy(path)
             lock_fd = _lock_file(disk, path)
         except BaseException:
             disk.close(folder_fd)
@@ -71,15 +78,50 @@ class StoreLock:
             self._disk.close(self._fds.pop())
 
 
+@contextmanager
+def folder_lock(disk: Disk, folder: Path) -> Iterator[None]:
+    """Hold the flock of a folder of segments, waiting for it: while a segment gets its number and its name,
+    while what never became one is tidied away, and while FORMAT is made.
+
+    Raises `StoreBusy` when another process doesn't let go of it: it is stopped, or its disk is; `StoreGone`
+    when the folder isn't there.
+    """
+    if not refusing(folder, disk.is_folder, folder):
+        raise gone(folder, folder=True)
+    fd = refusing(folder, disk.open, folder, os.O_RDONLY)
+    try:
+        until = time.monotonic() + _FOLDER_WAIT
+        while not refusing(folder, disk.lock, fd, exclusive=True):
+            if time.monotonic() > until:
+                message = f"another process has held the folder for {_FOLDER_WAIT:.0f} seconds"
+                cure = "look for a fafo that is stopped or whose disk hangs, and let it go on or end it"
+                raise StoreBusy(Problem(message, file=str(folder), cure=cure))
+            time.sleep(_FOLDER_POLL)
+        yield
+    finally:
+        disk.close(fd)
+
+
 def is_held(path: Path) -> bool:
     """Return whether some process holds the store whose LOCK file is `path`, also when LOCK was deleted.
 
     Asks the kernel's list of locks: to try the lock would, for that moment, keep a run from starting.
     """
-    names = _lock_names(path) | _lock_names(path.parent)
+    return _is_listed(_lock_names(path) | _lock_names(path.parent), frozenset({"WRITE"}))
+
+
+def is_used(path: Path) -> bool:
+    """Return whether some process writes or reads the segment of the queue at `path`, as its flock says.
+
+    Takes none itself: that could keep the segment from being mended, or collected, for that moment.
+    """
+    return _is_listed(_lock_names(path), frozenset({"WRITE", "READ"}))
+
+
+def _is_listed(names: set[str], modes: frozenset[str]) -> bool:
     # 12: FLOCK  ADVISORY  WRITE 4711 fe:00:1835 0 EOF
     fields = [line.split() for line in _LOCKS.read_text(encoding="ascii").splitlines()]
-    return any(len(of) > 5 and of[1] == "FLOCK" and of[3] == "WRITE" and of[5] in names for of in fields)
+    return any(len(of) > 5 and of[1] == "FLOCK" and of[3] in modes and of[5] in names for of in fields)
 
 
 def _lock_names(path: Path) -> set[str]:
@@ -88,6 +130,8 @@ def _lock_names(path: Path) -> set[str]:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return set()
+    except OSError as error:
+        raise refused(path, error) from error
     devices = {(os.major(status.st_dev), os.minor(status.st_dev))}
     # A btrfs subvolume or an overlay shows its files a device of their own; the list has the mount's.
     mount = _mount(path, _mounts() or "")
@@ -102,30 +146,31 @@ def _lock_file(disk: Disk, path: Path) -> int:
         fd = refusing(path, disk.open, path, os.O_RDWR | os.O_CREAT)
         if not refusing(path, disk.lock, fd, exclusive=True):
             disk.close(fd)
-            raise _busy(path)
-        if disk.inode(path) == (os.fstat(fd).st_dev, os.fstat(fd).st_ino):
+            raise busy(path)
+        if disk.inode(path) == disk.inode(fd):
             return fd
         # The name was deleted and made anew between open and flock: what is locked is not what others see.
         disk.close(fd)
-    raise _busy(path)
+    raise busy(path)
 
 
-def _busy(path: Path) -> StoreBusy:
+def busy(path: Path) -> StoreBusy:
+    """Return the error for a store that is in use; `path` is its LOCK file."""
     try:
-        said = json.loads(path.read_bytes() or b"{}")
-        pid = said.get("pid") if isinstance(said, dict) else None
-    except (OSError, ValueError):
+        pid = said(read_file(Disk(), path) or b"").get("pid")
+    except StoreError:
         pid = None
     owner = f"process {pid}" if isinstance(pid, int) else "another process"
     cure = "wait until it has finished, or stop it (Ctrl-C is safe); LOCK itself need not be deleted"
     return StoreBusy(Problem(f"{owner} is using this store", file=str(path.parent), cure=cure))
 
 
-def _refuse_network(folder: Path) -> None:
+def refuse_network(folder: Path) -> None:
+    """Raise `StoreError` when the folder lies on a network file system."""
     kind = file_system(folder)
     if kind in _NETWORK:
         message = f"the store is on a network file system ({kind}), where locks and syncs can't be trusted"
-        cure = "put the store on a local disk"
+        cure = "put the store on a local disk, or trust it: set run.network_file_system = true"
         raise StoreError(Problem(message, file=str(folder), cure=cure))
 
 

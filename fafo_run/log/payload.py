@@ -5,28 +5,29 @@ A payload is one MessagePack array; docs/format.md describes each, field by fiel
 
 from __future__ import annotations
 
-import sys
-from array import array
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
 
-from fafo_run.item import Ids, Provenance
+from fafo_run.item import PackedIds, Provenance
 from fafo_run.log.format import WIDE, Kind
+from fafo_run.log.route import Route, route_of
 
 FIELDS: dict[int, tuple[str, ...]] = {
     Kind.ITEM: (
         "provenance", "key", "sample", "seed", "content_hash", "suffix", "bounds", "prompt_tokens",
+        "attempts", "retry", "failure",
     ),
     Kind.OUTPUT: (
         "provenance", "key", "sample", "seed", "content_hash", "suffix", "bounds", "prompt_tokens",
-        "attempt", "server", "started", "seconds",
+        "attempt", "server", "started", "seconds", "retry",
         "ids", "finish_type", "finish_matched", "cached_tokens", "expected_cached_tokens",
     ),
     Kind.FAILURE: (
         "provenance", "key", "sample", "seed", "content_hash", "suffix", "bounds", "prompt_tokens",
-        "attempt", "server", "started", "seconds",
+        "attempt", "server", "started", "seconds", "retry",
         "code", "stage", "message",
     ),
     Kind.PROVENANCE: (
@@ -44,37 +45,17 @@ class Undecodable(Exception):
     """An entry whose checksum holds and whose payload isn't what its kind says."""
 
 
-def pack_ids(*parts: Ids) -> tuple[int, list[bytes]]:
-    """Return the flag for the kind word and each part as raw ids: u16 when every id fits, else u32.
-
-    Raises `OverflowError` for an id that doesn't fit u32.
-    """
+def ids_of(word: int, data: bytes) -> PackedIds:
+    """Return ids from their bytes; `word` is the entry's kind word. Raises `Undecodable`."""
     try:
-        return 0, [_raw(array("H", part)) for part in parts]
-    except OverflowError:
-        return WIDE, [_raw(array("I", part)) for part in parts]
-
-
-def unpack_ids(word: int, data: bytes) -> Ids:
-    """Return ids from their raw form; `word` is the entry's kind word. Raises `Undecodable`."""
-    ids = array("I" if word & WIDE else "H")
-    if len(data) % ids.itemsize:
-        raise Undecodable(f"{len(data)} bytes of token ids of {ids.itemsize} bytes each")
-    ids.frombytes(data)
-    if sys.byteorder == "big":
-        ids.byteswap()
-    return tuple(ids)
-
-
-def _raw(ids: array[int]) -> bytes:
-    if sys.byteorder == "big":
-        ids.byteswap()
-    return ids.tobytes()
+        return PackedIds(data, wide=bool(word & WIDE))
+    except (TypeError, ValueError) as error:
+        raise Undecodable(str(error)) from error
 
 
 def pack_bounds(bounds: Sequence[tuple[int, int]]) -> list[int]:
     """Return pairs as one flat list."""
-    return [end for pair in bounds for end in pair]
+    return list(chain.from_iterable(bounds))
 
 
 def unpack_bounds(flat: Sequence[int]) -> tuple[tuple[int, int], ...]:
@@ -127,18 +108,23 @@ def unpack_provenance(payload: bytes) -> tuple[int, Provenance]:
 
 
 class ProvenanceCache:
-    """Packed provenance by object, so that a batch of items that share one packs it once."""
+    """Packed provenance and routes by object, so that a batch of items that share one packs it once."""
 
     def __init__(self, limit: int = 1024) -> None:
         self._limit = limit
-        self._packed: dict[int, tuple[Provenance, bytes]] = {}
+        self._packed: dict[tuple[int, int], tuple[Provenance, Route, bytes]] = {}
 
-    def pack(self, provenance: Provenance) -> bytes:
-        """Return what `pack_provenance` returns."""
+    def pack(self, provenance: Provenance, lane: int) -> tuple[Route, bytes]:
+        """Return the route of entries in this lane, and what `pack_provenance` returns.
+
+        Raises `ValueError` for a hash that isn't 64 hex digits.
+        """
         # The object is kept beside its bytes: its id can't pass to another object meanwhile.
-        known = self._packed.get(id(provenance))
+        known = self._packed.get((id(provenance), lane))
         if known is None:
             if len(self._packed) >= self._limit:
                 self._packed.clear()
-            known = self._packed[id(provenance)] = (provenance, pack_provenance(provenance))
-        return known[1]
+            route = route_of(provenance.model_fingerprint, provenance.artifact, lane)
+            known = (provenance, route, pack_provenance(provenance))
+            self._packed[id(provenance), lane] = known
+        return known[1:]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fafo_run.item import Provenance
+from fafo_run.log.batch import Entry
 from fafo_run.log.format import Header, Kind
 from fafo_run.log.fs import File
 from fafo_run.log.payload import Undecodable, unpack_provenance
-from fafo_run.log.reader import Entry, walk
+from fafo_run.log.reader import walk
 
 
 class ProvenanceTable:
@@ -24,12 +27,19 @@ class ProvenanceTable:
             return
         self._known.setdefault(number, provenance)
 
+    def __iter__(self) -> Iterator[Provenance]:
+        """Yield what is known."""
+        return iter(self._known.values())
+
     def find(self, number: int, file: File, header: Header) -> Provenance:
         """Return provenance by number. Raises `Undecodable` when the segment has no readable entry of it.
 
         It stands before the first entry that refers to it, and again before the seal.
         """
-        if number not in self._known and number not in self._absent:
+        known = self._known.get(number)
+        if known is not None:
+            return known
+        if number not in self._absent:
             for found in walk(file, header):
                 if isinstance(found, Entry) and found.kind == Kind.PROVENANCE:
                     self.add(found)

@@ -7,20 +7,20 @@ reader ends early and does no harm.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
+import numpy as np
 import xxhash
-from attrs import frozen
+from attrs import Factory, define, frozen
 
 from fafo_build.errors import Problem, StoreError
 from fafo_run.log import format as layout
+from fafo_run.log.batch import Entry, Run, check_entries
 from fafo_run.log.format import (
     ALIGN,
     ENTRY_MAGIC,
     ENTRY_SIZE,
     HEADER_SIZE,
     LIVE,
-    LIVE_BYTES,
     MAX_PAYLOAD,
     RETIRED,
     Header,
@@ -30,30 +30,14 @@ from fafo_run.log.format import (
 )
 from fafo_run.log.fs import File
 
-_WINDOW = 4 << 20
-"""Bytes read at once."""
+_WINDOW = 2 << 20
+"""Bytes read at once: about what stays in a core's cache while it is looked at more than once."""
+_UNPROVEN = 16 << 20
+"""The most bytes that wait in memory for a COMMIT."""
 
 
-class Entry(NamedTuple):
-    """An entry whose checksum holds; a tuple because millions are read."""
-
-    offset: int
-    marker: int
-    word: int
-    """Kind and flags."""
-    identity: bytes
-    payload: bytes
-    clean_padding: bool
-
-    @property
-    def kind(self) -> int:
-        """What it holds: a `Kind`, or a number that this version doesn't know."""
-        return self.word & layout.KIND_MASK
-
-    @property
-    def end(self) -> int:
-        """Where the next entry begins."""
-        return self.offset + layout.padded(len(self.payload))
+class OtherVersion(StoreError):
+    """A whole segment of a format version that this fafo doesn't know: not damaged, and not to be touched."""
 
 
 @frozen
@@ -79,7 +63,7 @@ class Scan:
     count: int
     """Valid entries of all kinds but SEAL."""
     live: int
-    """Valid entries that aren't RETIRED, without SEAL and PROVENANCE."""
+    """Valid entries that aren't RETIRED, without SEAL, PROVENANCE and COMMIT."""
     odd_markers: int
     """Entries with a marker that is neither LIVE nor RETIRED; they read as LIVE."""
     odd_padding: int
@@ -88,7 +72,7 @@ class Scan:
     seal: Seal | None
     """Set when the last valid entry is a SEAL that stands where it says."""
     hasher: xxhash.xxh3_64
-    """Has taken the content before the seal, markers read as LIVE."""
+    """Has taken the valid entries before the seal, markers read as LIVE."""
     provenance: tuple[Entry, ...]
 
     @property
@@ -134,14 +118,14 @@ class _Window:
 def read_header(file: File) -> tuple[Header | None, bool]:
     """Return a segment's header, or None when there is no whole one, and whether both copies are whole.
 
-    Raises `StoreError` for a segment of another format version.
+    Raises `OtherVersion`, and `StoreError` when the disk refuses.
     """
     try:
         return layout.unpack_header(file.read_at(0, HEADER_SIZE))
     except Unversioned as error:
         message = f"the segment has format version {error.version}, this fafo reads {layout.VERSION}"
         cure = "use the version of fafo that wrote it"
-        raise StoreError(Problem(message, file=str(file.path), cure=cure)) from error
+        raise OtherVersion(Problem(message, file=str(file.path), cure=cure)) from error
 
 
 def read_entry(file: File, header: Header, offset: int) -> Entry | None:
@@ -151,62 +135,84 @@ def read_entry(file: File, header: Header, offset: int) -> Entry | None:
         return None
     length = layout.unpack_fields(found).length
     size = offset + layout.padded(min(length, MAX_PAYLOAD))
-    entry = _entry(_Window(file, min(size, file.size())), header.uuid, offset)
-    return entry if isinstance(entry, Entry) else None
+    return _entry(_Window(file, min(size, file.size())), header.uuid, offset)
 
 
-def walk(
+def runs(
     file: File,
     header: Header,
     start: int = HEADER_SIZE,
     end: int | None = None,
     digest: xxhash.xxh3_64 | None = None,
     piece: int = _WINDOW,
-) -> Iterator[Entry | Gap]:
-    """Yield every valid entry from `start` to `end` (the file's size) and every gap, in order.
+    *,
+    trusted: bool = False,
+) -> Iterator[Run | Gap]:
+    """Yield the valid entries from `start` to `end` (the file's size), many at once, and every gap, in order.
 
-    What is written after the walk began isn't seen. `digest` takes all bytes but a SEAL's, markers as LIVE,
-    up to the last valid entry: recovery cuts the rest, and seals what is left. `piece` is how many bytes are
-    read at once.
+    What is written after the walk began isn't seen. `digest` takes all valid entries but a SEAL, markers as
+    LIVE: recovery cuts what is behind them, and seals what is left. `piece` is how many bytes are
+    read at once. Whoever has walked the same bytes before may have their checksums `trusted`.
     """
     window = _Window(file, file.size() if end is None else end, piece)
     offset = start
     while offset < window.size:
-        found = _entry(window, header.uuid, offset)
-        if isinstance(found, Entry):
-            if digest is not None and found.kind != Kind.SEAL:
-                _feed(window, digest, offset, found.end)
+        found = _run(window, header.uuid, offset, trusted)
+        if isinstance(found, Run):
+            if digest is not None:
+                _feed(digest, found)
             yield found
             offset = found.end
             continue
         resume = _resume(window, header.uuid, offset + ALIGN)
         stop = window.size if resume is None else resume
-        if digest is not None and resume is not None:
-            for at in range(offset, stop, _WINDOW):
-                digest.update(file.read_at(at, min(_WINDOW, stop - at)))
         yield Gap(offset, stop - offset, found, resume is None)
         offset = stop
 
 
-def _entry(window: _Window, uuid: bytes, offset: int) -> Entry | str:
-    """Return the entry at `offset`, or why there is none."""
+def walk(
+    file: File, header: Header, start: int = HEADER_SIZE, end: int | None = None, piece: int = _WINDOW
+) -> Iterator[Entry | Gap]:
+    """Yield what `runs` yields, entry by entry."""
+    for found in runs(file, header, start, end, piece=piece):
+        if isinstance(found, Run):
+            yield from found.entries()
+        else:
+            yield found
+
+
+def _run(window: _Window, uuid: bytes, offset: int, trusted: bool) -> Run | str:
+    """Return the entries that follow each other from `offset` on, or why there is none."""
     at = window.locate(offset, ENTRY_SIZE)
     if at is None:
         return "the file ends within an entry"
-    magic, marker, length, word, identity, total = layout.unpack_fields(window.data, at)
+    magic, _, length, *_ = layout.unpack_fields(window.data, at)
     if magic != ENTRY_MAGIC:
         return "no entry begins here"
     if length > MAX_PAYLOAD:
         return f"the length field says {length}, more than an entry may have"
-    size = layout.padded(length)
-    at = window.locate(offset, size)
+    at = window.locate(offset, layout.padded(length))
     if at is None:
         return "the file ends within an entry"
-    stop = at + ENTRY_SIZE + length
-    payload = window.data[at + ENTRY_SIZE : stop]
+    found = check_entries(uuid, window.data, window.base, at, trusted=trusted)
+    return "the checksum doesn't hold" if found is None else found
+
+
+def _entry(window: _Window, uuid: bytes, offset: int) -> Entry | None:
+    """Return the one entry at `offset`; None when there is no valid one."""
+    at = window.locate(offset, ENTRY_SIZE)
+    if at is None:
+        return None
+    magic, marker, length, word, identity, total = layout.unpack_fields(window.data, at)
+    if magic != ENTRY_MAGIC or length > MAX_PAYLOAD:
+        return None
+    at = window.locate(offset, layout.padded(length))
+    if at is None:
+        return None
+    payload = window.data[at + ENTRY_SIZE : at + ENTRY_SIZE + length]
     if layout.checksum(uuid, offset, length, word, identity, payload) != total:
-        return "the checksum doesn't hold"
-    return Entry(offset, marker, word, identity, payload, not any(window.data[stop : at + size]))
+        return None
+    return Entry(offset, marker, word, identity, payload)
 
 
 def _resume(window: _Window, uuid: bytes, offset: int) -> int | None:
@@ -218,53 +224,107 @@ def _resume(window: _Window, uuid: bytes, offset: int) -> int | None:
             offset = window.base + max(at + ALIGN, (len(window.data) - ALIGN) & -ALIGN)
             continue
         candidate = window.base + found
-        if candidate % ALIGN == 0 and isinstance(_entry(window, uuid, candidate), Entry):
+        if candidate % ALIGN == 0 and _entry(window, uuid, candidate) is not None:
             return candidate
         offset = candidate + ALIGN & -ALIGN
     return None
 
 
-def _feed(window: _Window, digest: xxhash.xxh3_64, offset: int, end: int) -> None:
-    at = window.locate(offset, end - offset)
-    if at is not None:
-        digest.update(window.data[at : at + 4])
-        digest.update(LIVE_BYTES)
-        digest.update(window.data[at + 8 : at + end - offset])
+def _feed(digest: xxhash.xxh3_64, run: Run) -> None:
+    begin = 0
+    for seal in [*np.flatnonzero(run.kinds == Kind.SEAL).tolist(), len(run)]:
+        digest.update(run.masked(begin, seal))
+        begin = seal + 1
+
+
+@define
+class _Sums:
+    """What a scan has seen so far."""
+
+    visit: Callable[[Entry], None] | None
+    digest: xxhash.xxh3_64 = Factory(xxhash.xxh3_64)
+    end: int = HEADER_SIZE
+    count: int = 0
+    live: int = 0
+    odd_markers: int = 0
+    odd_padding: int = 0
+    gaps: list[Gap] = Factory(list)
+    seal: Seal | None = None
+    provenance: list[Entry] = Factory(list)
+
+    def add(self, run: Run) -> None:
+        """Take entries in; the digest isn't touched."""
+        kinds, retired = run.kinds, run.markers == RETIRED
+        sealing, saying = kinds == Kind.SEAL, kinds == Kind.PROVENANCE
+        self.end = run.end
+        self.count += int(np.count_nonzero(~sealing))
+        self.live += int(np.count_nonzero(~(retired | saying | sealing | (kinds == Kind.COMMIT))))
+        self.odd_markers += int(np.count_nonzero(~retired & (run.markers != LIVE)))
+        self.odd_padding += int(np.count_nonzero(run.odd))
+        if saying.any():
+            self.provenance += run.entries(saying)
+        self.seal = _seal_at_the_end(run) if sealing[-1] else None
+        if self.visit is not None:
+            for entry in run.entries(~sealing):
+                self.visit(entry)
 
 
 def scan(file: File, header: Header, visit: Callable[[Entry], None] | None = None) -> Scan:
-    """Walk a whole segment, give every valid entry but the seal to `visit`, and return what was found."""
-    digest = xxhash.xxh3_64()
+    """Walk a whole segment, give every valid entry but the seal to `visit`, and return what was found.
+
+    The content up to the last COMMIT or seal that vouches for it is proven by one digest; the checksum of
+    each entry is looked at only in what follows.
+    """
     size = file.size()
-    count = live = odd_markers = odd_padding = 0
-    end = HEADER_SIZE
-    seal: Seal | None = None
-    gaps: list[Gap] = []
-    provenance: list[Entry] = []
-    for found in walk(file, header, end=size, digest=digest):
+    sums = _Sums(visit)
+    _take_proven(file, header, size, sums)
+    for found in runs(file, header, sums.end, size, digest=sums.digest):
         if isinstance(found, Gap):
-            gaps.append(found)
-            continue
-        end = found.end
-        odd_padding += not found.clean_padding
-        odd_markers += found.marker not in (LIVE, RETIRED)
-        if found.kind == Kind.SEAL:
-            seal = layout.unpack_seal(found.payload)
-            if seal is not None and seal.end != found.offset:
-                seal = None
-            continue
-        seal = None
-        count += 1
-        if found.kind == Kind.PROVENANCE:
-            provenance.append(found)
+            sums.gaps.append(found)
         else:
-            live += found.marker != RETIRED
-        if visit is not None:
-            visit(found)
+            sums.add(found)
     return Scan(
-        header, size, end, count, live, odd_markers, odd_padding, tuple(gaps), seal,
-        digest, tuple(provenance),
+        header, size, sums.end, sums.count, sums.live, sums.odd_markers, sums.odd_padding, tuple(sums.gaps),
+        sums.seal, sums.digest, tuple(sums.provenance),
     )  # fmt: skip
+
+
+def _take_proven(file: File, header: Header, size: int, sums: _Sums) -> None:
+    """Take in the entries before the last COMMIT or seal whose digest holds."""
+    digest = xxhash.xxh3_64()
+    unproven: list[Run] = []
+    for found in runs(file, header, end=size, trusted=True):
+        if isinstance(found, Gap) or found.end - sums.end > _UNPROVEN:
+            return
+        vouching = np.flatnonzero((found.kinds == Kind.COMMIT) | (found.kinds == Kind.SEAL))
+        last = int(vouching[-1]) if len(vouching) else 0
+        if len(vouching):
+            digest.update(found.masked(0, last))
+            if _vouched(found, last) != digest.intdigest():
+                return
+            for run in (*unproven, *([found.part(0, last)] if last else ())):
+                sums.add(run)
+            sums.digest = digest.copy()
+            unproven = []
+            if found.kinds[last] == Kind.SEAL:
+                return
+        digest.update(found.masked(last, len(found)))
+        unproven.append(found.part(last, len(found)))
+
+
+def _vouched(run: Run, at: int) -> int | None:
+    """Return what a COMMIT or a seal says of the content before it."""
+    payload = run.payload(at)
+    if run.kinds[at] == Kind.COMMIT:
+        return layout.unpack_commit(payload)
+    seal = layout.unpack_seal(payload)
+    return seal.digest if seal is not None else None
+
+
+def _seal_at_the_end(run: Run) -> Seal | None:
+    (entry,) = run.entries(run.offsets == run.offsets[-1])
+    seal = layout.unpack_seal(entry.payload)
+    return seal if seal is not None and seal.end == run.offsets[-1] else None
 
 
 def seal_of(file: File, header: Header) -> Seal | None:

@@ -8,30 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import xxhash
 
 from fafo_build.errors import StoreError
 from fafo_run.log import format as layout
-from fafo_run.log.format import HEADER_SIZE, NO_IDENTITY, Header, Kind, Seal
+from fafo_run.log.batch import Frame, pack_entries
+from fafo_run.log.format import HEADER_SIZE, NO_IDENTITY, Header, Kind, Seal, SegmentKind
 from fafo_run.log.fs import Disk, File, SyncFailed, refusing, sync_dir
 from fafo_run.log.listing import segment_name
-
-
-class Frame(NamedTuple):
-    """What an entry will hold, before it has a place."""
-
-    word: int
-    """Kind and flags."""
-    identity: bytes
-    payload: bytes
 
 
 class SegmentWriter:
     """The one appender of a segment. Not thread-safe.
 
     `stage` writes, `sync` makes durable; between the two `rollback` takes back what isn't durable yet.
+    While a segment of the queue grows, its writer holds a shared flock on it: so another process can tell one
+    that is written from one whose writer is gone.
     """
 
     def __init__(
@@ -46,10 +39,10 @@ class SegmentWriter:
         self.file = file
         self.header = header
         self.synced = end
-        """Where the durable entries end."""
+        """Where the entries end that are never taken back: they are durable, but for a COMMIT after them."""
         self.usable = True
         """False once a failed write couldn't be taken back: no more entries go here."""
-        self._end = end
+        self._end = self._vouched = end
         self._count = count
         self._staged_count = 0
         self._staged: list[bytes] = []
@@ -57,11 +50,17 @@ class SegmentWriter:
 
     @classmethod
     def create(cls, disk: Disk, folder: Path, header: Header) -> SegmentWriter:
-        """Make a segment whose name and header are durable. Raises `StoreError`; then no segment is there."""
+        """Make a segment whose name and header are durable. The caller holds the `folder_lock`.
+
+        Raises `StoreError`; then no segment is there.
+        """
         path = folder / segment_name(header.sequence)
         temporary = path.with_name(path.name + ".tmp")
         file = File(disk, temporary, write=True, create=True)
         try:
+            if header.kind is SegmentKind.QUEUE:
+                # Before it has its name: whoever finds it finds it held.
+                refusing(path, disk.lock, file.fd, exclusive=False)
             file.write_at(0, layout.pack_header(header))
             file.sync()
             refusing(path, disk.rename, temporary, path)
@@ -77,15 +76,7 @@ class SegmentWriter:
 
         Raises `StoreError` when the disk refuses; all that isn't durable has then been taken back.
         """
-        offsets: list[int] = []
-        parts: list[bytes] = []
-        at = self._end
-        for frame in frames:
-            part = layout.pack_entry(self.header.uuid, at, frame.word, frame.identity, frame.payload)
-            offsets.append(at)
-            parts.append(part)
-            at += len(part)
-        data = b"".join(parts)
+        data, offsets = pack_entries(self.header.uuid, self._end, frames)
         try:
             self.file.write_at(self._end, data)
         except StoreError:
@@ -93,7 +84,7 @@ class SegmentWriter:
             raise
         self._staged.append(data)
         self._staged_count += len(frames)
-        self._end = at
+        self._end += len(data)
         return offsets
 
     def sync(self) -> None:
@@ -108,6 +99,29 @@ class SegmentWriter:
         self._count += self._staged_count
         self._forget_staged()
         self.synced = self._end
+
+    @property
+    def unvouched(self) -> int:
+        """Bytes of durable entries after the last COMMIT."""
+        return self.synced - self._vouched
+
+    def vouch(self) -> None:
+        """Write a COMMIT: that all before it is durable, and what the content is.
+
+        It isn't synced itself: whoever sees it after a power cut sees it behind entries that were synced. A
+        refusal isn't the batch's: that is durable, and the next COMMIT or the seal says so as well.
+        """
+        payload = layout.pack_commit(self._digest.intdigest())
+        entry = layout.pack_entry(self.header.uuid, self.synced, Kind.COMMIT, NO_IDENTITY, payload)
+        try:
+            self.file.write_at(self.synced, entry)
+        except StoreError:
+            self.rollback()
+            return
+        # From now on somebody may have mapped what is before it: no rollback cuts there any more.
+        self._digest.update(entry)
+        self._count += 1
+        self._end = self.synced = self._vouched = self.synced + len(entry)
 
     def rollback(self) -> None:
         """Cut the file at the last durable entry; if that fails, the segment is given up as it stands."""

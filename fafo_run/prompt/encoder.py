@@ -4,7 +4,7 @@ prompts/.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from attrs import frozen
 
@@ -13,7 +13,7 @@ from fafo_build.bake.assemble import Assembler, Bounds, HeadMismatchError, hole_
 from fafo_build.render.marks import Marked
 from fafo_build.render.message import MessageRenderer, RowError
 from fafo_build.tokens.encoder import TextEncoder
-from fafo_run.item import Ids, Value
+from fafo_run.item import Ids, Output, Value
 
 
 class PromptError(Exception):
@@ -44,8 +44,26 @@ class PromptEncoder:
 
     def encode(self, fields: Mapping[str, Value], source: str, key: str) -> Prompt:
         """Return the prompt of a row. Raises `PromptError` for a row that the templates can't use."""
-        suffix, bounds = self._assembler.suffix(self._holes(fields, source, key))
-        return Prompt(suffix, bounds, len(self._artifact.prefix) + len(suffix))
+        (found,) = self.encode_each([(fields, source, key)])
+        if isinstance(found, PromptError):
+            raise found
+        return found
+
+    def encode_each(self, rows: Iterable[tuple[Mapping[str, Value], str, str]]) -> list[Prompt | PromptError]:
+        """Return the prompt of each row (fields, source, key), or why the templates can't use it."""
+        found: list[Prompt | PromptError | None] = []
+        good: list[list[Marked]] = []
+        for row in rows:
+            try:
+                good.append(self._holes(*row))
+                found.append(None)
+            except PromptError as error:
+                found.append(error)
+        before = len(self._artifact.prefix)
+        made = (
+            Prompt(suffix, bounds, before + len(suffix)) for suffix, bounds in self._assembler.suffixes(good)
+        )
+        return [next(made) if each is None else each for each in found]
 
     def text(self, fields: Mapping[str, Value], source: str, key: str) -> str:
         """Return the whole conversation of a row, as the chat template renders it. Raises `PromptError`
@@ -58,7 +76,10 @@ class PromptEncoder:
         likewise.
         """
         whole = self._assembler.whole(self._holes(fields, source, key))
-        return reference(self._encoder, whole) == [*self._artifact.prefix, *prompt.suffix]
+        return reference(self._encoder, whole, self._artifact.lead) == [
+            *self._artifact.prefix,
+            *prompt.suffix,
+        ]
 
     @property
     def prefix(self) -> Ids:
@@ -67,11 +88,22 @@ class PromptEncoder:
 
     def prompt_text(self, suffix: Iterable[int]) -> tuple[str, str]:
         """Return prefix and suffix of a prompt as text, control tokens included."""
-        return self._artifact.spans[0].text, self._encoder.decode(suffix)
+        # Decoded together: some decoders drop the space at the beginning of what they get.
+        before = self._encoder.decode(self.prefix)
+        whole = self._encoder.decode([*self.prefix, *suffix])
+        return self._artifact.spans[0].text, whole[len(before) :]
 
-    def output_text(self, ids: Iterable[int]) -> str:
-        """Return an output as text, without control tokens."""
-        return self._encoder.decode(ids, control=False)
+    def text_of(self, ids: Iterable[int]) -> str:
+        """Return any ids as text, control tokens included."""
+        return self._encoder.decode(list(ids))
+
+    def output_text(self, output: Output, stop_token_ids: Collection[int] = ()) -> str:
+        """Return an output as text: without control tokens, and up to what the class declared as its end."""
+        ids, matched = output.ids.ids, output.finish_reason.matched
+        if isinstance(matched, int) and matched in stop_token_ids and ids[-1:] == (matched,):
+            ids = ids[:-1]
+        text = self._encoder.decode(ids, control=False)
+        return text.partition(matched)[0] if isinstance(matched, str) and matched else text
 
     def _holes(self, fields: Mapping[str, Value], source: str, key: str) -> list[Marked]:
         try:

@@ -8,24 +8,42 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Container, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
-from fafo_build.errors import StoreError
+from attrs import frozen
+from msgspec.structs import replace
+
 from fafo_run.item import Claim, QueuedItem
-from fafo_run.log.appender import IDLE, SEGMENT_BYTES, Appender, OpenSegment, Route
+from fafo_run.log.appender import IDLE, SEGMENT_BYTES
 from fafo_run.log.directory import RunDirectory
-from fafo_run.log.format import SegmentKind
-from fafo_run.log.fs import File, SyncFailed, refusing
-from fafo_run.log.listing import remove_segment, segments
-from fafo_run.log.payload import ProvenanceCache
-from fafo_run.log.reader import read_header, scan
-from fafo_run.log.recovery import next_sequence
-from fafo_run.queue.claims import ClaimTable
-from fafo_run.queue.part import Part, Wanted
-from fafo_run.queue.payload import draft
+from fafo_run.log.reader import Scan
+from fafo_run.log.route import Route
+from fafo_run.queue.claims import ClaimTable, Place
+from fafo_run.queue.draw import Done, Draw
+from fafo_run.queue.order import Order
+from fafo_run.queue.outcomes import Outcomes
+from fafo_run.queue.part import Wanted
+from fafo_run.queue.parts import Parts, Selection
+from fafo_run.queue.payload import counts
+from fafo_run.queue.writer import QueueWriter
 
 LEASE = 3600.0
 """Seconds after which a claim counts as expired."""
+
+
+def _never(asked: Sequence[tuple[bytes, int]]) -> list[bool]:
+    return [False] * len(asked)
+
+
+@frozen
+class Settled:
+    """What waits at the start of a run."""
+
+    retired: int
+    """How many items were marked as done, since they had a record."""
+    waiting: set[bytes]
+    """The identities of the others."""
 
 
 class Queue:
@@ -39,40 +57,46 @@ class Queue:
         self,
         directory: RunDirectory,
         *,
+        done: Done = _never,
+        walked: Mapping[bytes, Scan] | None = None,
         segment_bytes: int = SEGMENT_BYTES,
         idle: float = IDLE,
         lease: float = LEASE,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Open the queue of a run whose lock is held. Raises `StoreError`."""
+        """Open the queue of a run whose lock is held. Raises `StoreError`.
+
+        `done` is asked of what is about to be handed out: of two entries of one identity the second isn't
+        computed again. `walked` is what recovery found, so that nothing is walked twice for it.
+        """
         if directory.lock is None:
             raise ValueError("the queue needs the store's lock")
-        self._disk = directory.disk
-        self._folder = directory.queue
+        self.late = 0
+        """Completions of claims that had lost their items meanwhile."""
+        self._done = done
         self._monotonic = monotonic
         self._maintain = threading.Lock()
-        self._append = threading.Lock()
         self._state = threading.Lock()
-        self._failed: StoreError | None = None
-        self._cache = ProvenanceCache()
         self._claims = ClaimTable(lease)
-        self._parts: dict[bytes, Part] = {}
-        self._present: Route | None = None
-        self._wanted: Wanted = lambda _: True
-        for segment in segments(self._disk, self._folder):
-            file = File(self._disk, segment.path, write=True)
-            header, _ = read_header(file)
-            if header is not None:
-                self._parts[header.uuid] = Part.load(file, header)
-        self._appender = Appender(
-            self._disk,
-            self._folder,
-            SegmentKind.QUEUE,
+        self._parts = Parts(directory, self._state)
+        self._order = Order()
+        self._newest: dict[bytes, tuple[int, int]] = {}
+        """`retry` and `attempts` of items that had any at the start: of two entries the higher counts."""
+        self._writer = QueueWriter(
+            directory,
             segment_bytes=segment_bytes,
             idle=idle,
             monotonic=monotonic,
-            first_sequence=next_sequence(directory, self._folder),
+            followed=False,
+            appended=self._parts.appended,
+            sealed=self._parts.sealed,
         )
+        self._refresh(walked or {})
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """One line for people per thing that was mended since the queue was opened."""
+        return tuple(self._parts.findings)
 
     def append(self, items: Sequence[QueuedItem]) -> None:
         """Queue items, durably, with one sync per (model, artifact, lane).
@@ -80,65 +104,114 @@ class Queue:
         Raises `DiskFull` or `StoreError`; then none of the items is queued, and `SyncFailed`; then it isn't
         known, and the queue does nothing any more.
         """
-        with self._append:
+        self._check()
+        self._writer.append(items)
+
+    def refresh(self) -> int:
+        """Take in what other processes have queued, up to where they say it is durable; return how much.
+
+        A segment whose writer went away before it was sealed is mended and sealed, as at a start. To be
+        called about twice a second. Raises `StoreError`.
+        """
+        return self._refresh({})
+
+    def settle(self, done: Done | None = None) -> Settled:
+        """Mark every item as done that needs no more work, and say what waits: recovery's step 7.
+
+        For the start of a run. `done` stands in for the queue's own. Raises `StoreError`.
+        """
+        retired, waiting = 0, set[bytes]()
+        with self._maintain, self._state:
             self._check()
-            for segment in self._appender.due():
-                self._roll(segment)
-            drafts = [draft(item, self._cache) for item in items]
-            try:
-                placed = self._appender.commit(drafts)
-            except SyncFailed as error:
-                self._failed = error
-                raise
-            with self._state:
-                for place in placed:
-                    part = self._part_of(place.segment)
-                    part.live += 1
-                    part.end = place.segment.writer.synced
+            for part in self._parts:
+                for run, which in part.living(trusted=True):
+                    names, offsets = run.names(which), run.offsets[which].tolist()
+                    marks = counts(run, which)
+                    said = (done or self._done)(
+                        [(n, retry) for n, (retry, _) in zip(names, marks, strict=True)]
+                    )
+                    for name, offset, mark, is_done in zip(names, offsets, marks, said, strict=True):
+                        if is_done:
+                            retired += part.retire([offset])
+                            continue
+                        waiting.add(name)
+                        if mark > (0, 0):
+                            self._newest[name] = max(mark, self._newest.get(name, mark))
+        return Settled(retired, waiting)
 
-    def select(self, wanted: Wanted) -> None:
-        """Let the rest of this run see wanted items only; the others keep waiting for another run.
+    def select(self, wanted: Wanted, only: Container[bytes] | None = None) -> None:
+        """Let the rest of this run see only items of wanted provenance, and of `only` these identities.
 
-        To be called at the start, before anything is claimed or appended: what is appended later is wanted.
-        Raises `StoreError` for an entry that can't be read.
+        The others keep waiting for another run. To be called at the start, before anything is claimed or
+        appended: what this process appends later is wanted. Raises `StoreError`.
         """
         with self._maintain, self._state:
             self._check()
-            self._wanted = wanted
-            for part in self._parts.values():
-                part.aside = sum(not wanted(part.read(entry)) for entry in part.living())
+            self._parts.select(Selection(wanted, only))
+
+    def follow(self, artifacts: Sequence[str]) -> None:
+        """Hand out artifacts (hashes, 64 hex digits) in this order, round and round; else by age."""
+        with self._state:
+            self._order.follow(artifacts)
 
     def depth(self) -> int:
         """Return how many wanted items wait or are handed out."""
         with self._state:
-            return sum(part.live - part.aside for part in self._parts.values())
+            return sum(part.live - part.aside for part in self._parts)
 
     def identities(self) -> set[bytes]:
         """Return the identities of all items that wait or are handed out: 16 bytes each."""
         with self._maintain:
-            return {entry.identity for part in self._listed() for entry in part.living()}
+            parts = self._parts.listed()
+            return {
+                name
+                for part in parts
+                for run, which in part.living(trusted=True)
+                for name in run.names(which)
+            }
 
-    def claim(self, limit: int) -> list[Claim]:
+    def claim(self, limit: int, order: Order | None = None) -> list[Claim]:
         """Hand out up to `limit` wanted items of one (model, artifact, lane); none when none waits.
 
-        One such group is drained before the next, and then the oldest
-        comes first. Raises `StoreError` when an entry can't be read; then nothing was handed out.
+        One such group is drained before the next, as `order` says, and then the oldest comes first: whoever
+        claims for a server has one of its own, else the queue's is meant. An
+        identity is never handed out twice at once, nor when it is done. Raises `StoreError` when an entry
+        can't be read; then nothing was handed out.
         """
         with self._state:
             self._check()
-            for route in self._routes():
+            order = order or self._order
+            for route in self._routes(order):
                 claims = self._claim_from(route, limit)
                 if claims:
-                    self._present = route
+                    order.entered(route)
                     return claims
             return []
 
     def release(self, claims: Sequence[Claim]) -> None:
         """Give claims back, so that their items are handed out again; late claims are passed over."""
         with self._state:
-            for claim in self._claims.give_back(claims):
-                part = self._parts[claim.segment]
-                part.position = min(part.position, claim.offset)
+            self._rewind(self._claims.give_back(claims))
+
+    def extend(self, claims: Sequence[Claim]) -> int:
+        """Begin the leases of these claims anew, and return how many still held their items: a heartbeat.
+
+        A late claim extends nothing: whoever holds the item now has a lease of its own.
+        """
+        with self._state:
+            return self._claims.extend(claims, self._monotonic())
+
+    def again(self, claims: Sequence[Claim]) -> None:
+        """Queue the items of these claims anew with one attempt more, durably, then retire the old entries.
+
+        For attempts that brought no answer while the engine lived; late claims are passed over. A crash in
+        between leaves both entries, and the one with more attempts counts. Raises as `append` does; then
+        the claims hold their items as before.
+        """
+        with self._state:
+            current = [claim for claim in claims if self._claims.is_current(claim)]
+        self.append([replace(claim.item, attempts=claim.item.attempts + 1) for claim in current])
+        self.retire(current)
 
     def is_current(self, claim: Claim) -> bool:
         """Return whether this claim still holds its item; a completion of any other is late."""
@@ -156,22 +229,16 @@ class Queue:
         A late claim retires its item too: the record is what counts, and whoever holds the item now is late.
         """
         with self._state:
-            done = 0
+            found: dict[bytes, list[int]] = {}
+            twins: list[Place] = []
             for claim in claims:
-                self._claims.finish(claim)
-                part = self._parts.get(claim.segment)
-                done += part is not None and part.retire(claim.offset)
-            return done
-
-    def retire_where(self, done: Container[bytes]) -> int:
-        """Mark every item done whose identity is in `done`; return how many. For the start of a run."""
-        with self._maintain, self._state:
-            self._check()
-            retired = 0
-            for part in self._parts.values():
-                for entry in part.living():
-                    if entry.identity in done:
-                        retired += part.retire(entry.offset)
+                was_late, others = self._claims.finish(claim)
+                self.late += was_late
+                twins += others
+                found.setdefault(claim.segment, []).append(claim.offset)
+            parts = ((self._parts.get(segment), offsets) for segment, offsets in found.items())
+            retired = sum(part.retire(offsets) for part, offsets in parts if part is not None)
+            self._rewind(twins)
             return retired
 
     def drop(self, unwanted: Wanted) -> int:
@@ -182,21 +249,13 @@ class Queue:
         """
         with self._maintain:
             self._check()
-            dropped = 0
-            for part in self._listed():
-                waiting = part.live
-                if (
-                    waiting
-                    and not part.growing
-                    and all(unwanted(part.read(entry)) for entry in part.living())
-                ):
-                    dropped += waiting if self._remove(part, waiting) else 0
-            return dropped
+            return self._parts.drop(unwanted)
 
     def sync_markers(self) -> None:
         """Make all markers durable. Raises `SyncFailed`; then the queue does nothing any more."""
         with self._maintain:
-            self._sync_markers()
+            self._check()
+            self._parts.sync()
 
     def collect(self) -> int:
         """Seal what has long been idle, remove the segments in which everything is done; return how many.
@@ -206,109 +265,70 @@ class Queue:
         """
         with self._maintain:
             self._check()
-            with self._append:
-                for segment in self._appender.due():
-                    self._roll(segment)
-            return self._collect()
+            self._writer.seal_due()
+            return self._parts.collect()
 
     def close(self, *, clean: bool) -> None:
         """Close. `clean` syncs the markers, seals what grows and removes what is done. Safe to call twice."""
-        with self._maintain, self._append:
+        with self._maintain:
+            clean = clean and self._parts.failed is None and self._writer.failed is None
             try:
-                if clean and self._failed is None:
-                    self._sync_markers()
-                    for segment in list(self._appender.open.values()):
-                        self._roll(segment)
-                    self._collect()
+                if clean:
+                    self._parts.sync()
+                self._writer.close(clean=clean)
+                if clean:
+                    self._parts.collect()
             finally:
-                with self._state:
-                    while self._parts:
-                        self._parts.popitem()[1].close()
-                self._appender.open.clear()
+                self._parts.close()
 
     def _check(self) -> None:
-        if self._failed is not None:
-            raise self._failed
+        failed = self._parts.failed or self._writer.failed
+        if failed is not None:
+            raise failed
 
-    def _listed(self) -> list[Part]:
-        with self._state:
-            return list(self._parts.values())
+    def _refresh(self, walked: Mapping[bytes, Scan]) -> int:
+        with self._maintain:
+            self._check()
+            # Nothing is appended meanwhile: a segment that this process has just named is known already.
+            with self._writer.lock:
+                unknown = self._parts.unknown()
+            taken = sum(self._parts.take_up(segment, walked) for segment in unknown)
+            return taken + sum(self._parts.follow(part) for part in self._parts.listed() if part.followed)
 
-    def _part_of(self, segment: OpenSegment) -> Part:
-        writer = segment.writer
-        part = self._parts.get(writer.header.uuid)
-        if part is None:
-            part = self._parts[writer.header.uuid] = Part(
-                writer.file, writer.header, writer.synced, 0, segment=segment
-            )
-        return part
-
-    def _routes(self) -> list[Route]:
-        """Return the routes that may have something to hand out: the present one, then by age."""
-        waiting = [part for part in self._parts.values() if part.position < part.end]
-        waiting.sort(key=lambda part: part.header.sequence)
-        routes = list(dict.fromkeys(part.route for part in waiting))
-        routes.sort(key=lambda route: route != self._present)
-        return routes
+    def _routes(self, order: Order) -> list[Route]:
+        """Return the routes that may have something to hand out, in the order in which they are asked."""
+        unread = sorted((part for part in self._parts if part.unread), key=lambda part: part.header.sequence)
+        return order.sorted(part.route for part in unread)
 
     def _claim_from(self, route: Route, limit: int) -> list[Claim]:
-        chosen: list[tuple[Part, int, QueuedItem]] = []
-        positions: list[tuple[Part, int]] = []
-        parts = [part for part in self._parts.values() if part.route == route and part.position < part.end]
-        for part in sorted(parts, key=lambda part: part.header.sequence):
-            if len(chosen) >= limit:
-                break
-            found, position = part.choose(limit - len(chosen), self._claims, self._wanted)
-            chosen += [(part, offset, item) for offset, item in found]
-            positions.append((part, position))
-        # Everything was read and checked; from here on only memory changes, so a refusal changes nothing.
-        for part, position in positions:
-            part.position = position
-        now = self._monotonic()
-        return [self._claims.take(part.header.uuid, offset, item, now) for part, offset, item in chosen]
-
-    def _roll(self, segment: OpenSegment) -> None:
+        parts = [part for part in self._parts if part.unread and part.route == route]
+        draw = Draw(self._claims, self._parts.selection, self._done, self._newest)
         try:
-            self._appender.roll(segment)
-        except SyncFailed as error:
-            self._failed = error
+            for part in sorted(parts, key=lambda part: part.header.sequence):
+                draw.take(part, limit)
+        except BaseException:
+            self._rewind(place for _, place in draw.twins)
             raise
-        with self._state:
-            self._part_of(segment).segment = None
+        # Everything was read and checked; from here on only memory changes.
+        now = self._monotonic()
+        for part, count in Counter(part for part, _ in draw.chosen).items():
+            part.advance(count)
+        claims = [self._claims.take(part.uuid, one.offset, one.item, now) for part, one in draw.chosen]
+        for name, place in draw.twins:
+            if name in self._claims.flying:
+                self._claims.pass_over(name, place)
+            else:
+                self._rewind([place])
+        return claims
 
-    def _sync_markers(self) -> None:
-        self._check()
-        with self._state:
-            dirty = [part for part in self._parts.values() if part.dirty]
-            for part in dirty:
-                part.dirty = False
-        for part in dirty:
-            try:
-                part.file.sync()
-            except SyncFailed as error:
-                self._failed = error
-                raise
-
-    def _collect(self) -> int:
-        done = [part for part in self._listed() if part.live == 0 and not part.growing]
-        return sum(self._remove(part) for part in done)
-
-    def _remove(self, part: Part, waiting: int = 0) -> bool:
-        """Remove a segment in which no more than `waiting` items wait; False when it has to stay."""
-        found = scan(part.file, part.header)
-        new_damage = {gap.offset for gap in found.gaps if not gap.tail} - part.gaps
-        if found.live > waiting or new_damage:
-            return False
-        if not refusing(part.file.path, self._disk.lock, part.file.fd, exclusive=True):
-            return False
-        # The records of these items were durable before their markers were set.
-        remove_segment(self._disk, part.file)
-        with self._state:
-            del self._parts[part.header.uuid]
-            part.close()
-        return True
+    def _rewind(self, places: Iterable[Place]) -> None:
+        """Look at these entries again: of the segments, only those that they are in are read again."""
+        for segment, offset in places:
+            part = self._parts.get(segment)
+            if part is not None:
+                part.rewind(offset)
 
 
-def retire_done(queue: Queue, results: Container[bytes]) -> int:
-    """Recovery step 7: mark every item done whose identity has a record already; return how many."""
-    return queue.retire_where(results)
+def retire_done(queue: Queue, outcomes: Outcomes) -> int:
+    """Mark every item as done that has an outcome already; return how many."""
+    return queue.settle(lambda asked: [outcomes.is_done(*of) for of in asked]).retired

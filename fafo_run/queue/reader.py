@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fafo_run.item import QueuedItem
+from fafo_run.log.batch import Entry
 from fafo_run.log.directory import RunDirectory
 from fafo_run.log.format import RETIRED, Kind
-from fafo_run.log.fs import File, refusing
-from fafo_run.log.listing import segments
-from fafo_run.log.reader import Entry, read_header, walk
+from fafo_run.log.fs import refusing
+from fafo_run.log.listing import open_segments
+from fafo_run.log.reader import read_header, scan, walk
+from fafo_run.queue.outcomes import Outcomes
 from fafo_run.queue.part import Part
 
 
@@ -27,43 +29,47 @@ class QueueReader:
 
     def depth(self) -> int:
         """Return how many items wait or are handed out."""
-        return sum(1 for _ in self._living())
+        return sum(part.live for part in self._parts())
 
     def identities(self) -> set[bytes]:
         """Return the identities of the items that wait or are handed out."""
-        return {entry.identity for _, entry in self._living()}
+        return {name for part in self._parts() for name in part.names()}
 
     def retired(self) -> Iterator[bytes]:
         """Yield the identities of items that are done and whose segment isn't collected yet."""
-        for part in self._parts():
-            for found in walk(part.file, part.header, end=part.end):
-                if isinstance(found, Entry) and found.kind == Kind.ITEM and found.marker == RETIRED:
-                    yield found.identity
+        return (entry.identity for _, entry in self._retired())
+
+    def unrecorded(self, outcomes: Outcomes) -> Iterator[tuple[bytes, int]]:
+        """Yield identity and retry of items that left the queue without an outcome, if their segment stands.
+
+        One that has another entry by now is among them.
+        """
+        for part, entry in self._retired():
+            name = entry.identity
+            # Of most there is an output; of the others few have to be read.
+            failed = name in outcomes and not outcomes.has_output(name)
+            retry = part.read(entry).retry if failed else 0
+            if not outcomes.is_done(name, retry):
+                yield name, retry
 
     def items(self) -> Iterator[QueuedItem]:
         """Yield the items that wait or are handed out, segment by segment."""
-        for part, entry in self._living():
-            yield part.read(entry)
-
-    def _living(self) -> Iterator[tuple[Part, Entry]]:
         for part in self._parts():
-            for entry in part.living():
-                yield part, entry
+            for run, waiting in part.living():
+                yield from map(part.read, run.entries(waiting))
+
+    def _retired(self) -> Iterator[tuple[Part, Entry]]:
+        for part in self._parts():
+            for found in walk(part.file, part.header, end=part.end):
+                if isinstance(found, Entry) and found.kind == Kind.ITEM and found.marker == RETIRED:
+                    yield part, found
 
     def _parts(self) -> Iterator[Part]:
         disk = self._directory.disk
-        for segment in segments(disk, self._directory.queue):
-            try:
-                file = File(disk, segment.path)
-            except FileNotFoundError:
-                continue  # Collected since the folder was listed: everything in it was done.
-            try:
-                # Refused only while a collector has it, and then everything in it is done.
-                if not refusing(segment.path, disk.lock, file.fd, exclusive=False):
-                    continue
-                header, _ = read_header(file)
-                if header is None:
-                    continue
-                yield Part.load(file, header)
-            finally:
-                file.close()
+        for file in open_segments(disk, self._directory.queue):
+            # Holds off a collector. Refused while one has it, and then everything in it is done; or while it
+            # is mended, and then what is there is true as far as it goes.
+            refusing(file.path, disk.lock, file.fd, exclusive=False)
+            header, _ = read_header(file)
+            if header is not None:
+                yield Part.of(file, scan(file, header))

@@ -8,15 +8,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
-from attrs import Factory, define
+from attrs import Factory, define, frozen
 
-from fafo_run.log.appender import Route
+from fafo_run.item import Record
+from fafo_run.log.batch import Entry
 from fafo_run.log.format import Header, Kind
 from fafo_run.log.listing import segment_name
 from fafo_run.log.payload import Undecodable
-from fafo_run.log.reader import Entry, Scan, read_header, scan, seal_of
+from fafo_run.log.reader import Scan, read_header, scan, seal_of
+from fafo_run.log.route import Route
 from fafo_run.results.files import RECORDS, ResultsFiles, ResultsSegment
 from fafo_run.results.index import Merged, changed
+
+
+@frozen
+class Duplicates:
+    """What a check of all entries on disk found, without the index."""
+
+    identities: tuple[bytes, ...]
+    """Those with more than one output, sorted."""
+    outputs: int
+    """OUTPUT entries."""
+    failures: int
+    """FAILURE entries."""
+    undecodable: int
+    """Entries whose checksum holds and which can't be read all the same."""
+    damaged: tuple[str, ...]
+    """One line for people per piece of damage."""
 
 
 @define
@@ -28,12 +46,20 @@ class _Sums:
     damaged: list[str] = Factory(list)
 
 
-def audit(
-    files: ResultsFiles, indexed: Mapping[bytes, Merged], is_idle: Callable[[], bool]
-) -> tuple[tuple[bytes, ...], int, int, int, tuple[str, ...]]:
-    """Return identities with two outputs, outputs, failures, undecodable entries, and lines on damage.
+Watcher = Callable[[Record], None]
 
-    `indexed` is what the index had, by uuid; `is_idle` says that every segment has to be sealed.
+
+def audit(
+    files: ResultsFiles,
+    indexed: Mapping[bytes, Merged],
+    is_idle: Callable[[], bool],
+    watcher: Watcher | None = None,
+) -> Duplicates:
+    """Check every entry of every segment against every other.
+
+    `indexed` is what the index had, by uuid; `is_idle` says that every segment has to be sealed. `watcher` is
+    shown every record that can be read: it is decoded here anyway, and to read it again costs more than all
+    else.
     """
     sums = _Sums()
     last: dict[Route, int] = {}
@@ -47,7 +73,7 @@ def audit(
             continue
         header = segment.header
         try:
-            found = _check(segment, sums)
+            found = _check(segment, sums, watcher)
         finally:
             segment.file.close()
         if found.seal is None:
@@ -60,10 +86,16 @@ def audit(
     sums.damaged += changed(indexed, sizes)
     sums.damaged += _torn(files, unsealed, last, indexed, is_idle)
     outputs = sums.outputs
-    return _repeated(outputs), len(outputs) // 16, sums.failures, sums.undecodable, tuple(sums.damaged)
+    return Duplicates(
+        identities=repeated(outputs),
+        outputs=len(outputs) // 16,
+        failures=sums.failures,
+        undecodable=sums.undecodable,
+        damaged=tuple(sums.damaged),
+    )
 
 
-def _check(segment: ResultsSegment, sums: _Sums) -> Scan:
+def _check(segment: ResultsSegment, sums: _Sums, watcher: Watcher | None) -> Scan:
     """Read a whole segment, add up what it holds, and return what the walk found."""
     broken: list[int] = []
 
@@ -77,9 +109,12 @@ def _check(segment: ResultsSegment, sums: _Sums) -> Scan:
         else:
             sums.failures += 1
         try:
-            segment.record(entry)
+            record = segment.record(entry)
         except Undecodable:
             broken.append(entry.offset)
+            return
+        if watcher is not None:
+            watcher(record)
 
     found = scan(segment.file, segment.header, visit)
     name = segment.file.path.name
@@ -133,7 +168,7 @@ def _route(header: Header) -> Route:
     return Route(header.model_fingerprint, header.artifact, header.lane)
 
 
-def _repeated(identities: bytearray) -> tuple[bytes, ...]:
+def repeated(identities: bytearray) -> tuple[bytes, ...]:
     """Return the 16-byte identities that stand more than once, sorted."""
     halves = np.frombuffer(identities, dtype=">u8").reshape(-1, 2)
     ordered = halves[np.lexsort((halves[:, 1], halves[:, 0]))]

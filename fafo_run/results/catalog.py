@@ -1,154 +1,208 @@
-"""Decides which record of an identity counts: an output before a failure, else the first.
+"""Decides which record of an identity counts: an output, else the failure of the latest retry.
 
-Sealed segments are in the index, the others in memory. It writes nothing but the index. Not thread-safe.
+Sealed segments are in the index, the others in memory: some 180 bytes per record. It writes nothing but the
+index. Not thread-safe.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
-from attrs import Factory, define
-
-from fafo_run.item import Record
-from fafo_run.log.payload import Undecodable
-from fafo_run.log.reader import seal_of
-from fafo_run.results.files import ResultsFiles, ResultsSegment
-from fafo_run.results.index import Index, Merged, Place, UnusableIndexError
+from fafo_run.results.files import ResultsFiles
+from fafo_run.results.index import Merged
+from fafo_run.results.place import OUTPUT_RANK, Place, identities, places
 from fafo_run.results.summary import Summary, Tally
+from fafo_run.results.table import Noted, Table, Tail
 
 _BATCH = 1000
 
 
-@define
-class _Tail:
-    """What is known of a segment that the index doesn't hold."""
+class Places(Protocol):
+    """An index, to read: the same for whatever segments it holds, in whatever order it took them in.
 
-    uuid: bytes
-    tally: Tally = Factory(Tally)
-    identities: list[bytes] = Factory(list)
+    All raise `UnusableIndexError`.
+    """
+
+    @property
+    def version(self) -> int:
+        """The number of its last change."""
+
+    def find(self, identities: Iterable[bytes]) -> dict[bytes, Place]:
+        """Return the place that counts of each identity that has one."""
+
+    def earlier(self, identity: bytes) -> list[Place]:
+        """Return the other places of an identity."""
+
+    def merged(self) -> dict[bytes, Merged]:
+        """Return the segments that it holds, by uuid."""
+
+    def close(self) -> None:
+        """Close."""
 
 
 class Catalog:
     """Places and sums of all records of one store."""
 
-    def __init__(self, files: ResultsFiles, index: Index | None) -> None:
+    def __init__(self, files: ResultsFiles, index: Places) -> None:
         """Take what the index holds. Raises `UnusableIndexError`."""
         self.index = index
         self._files = files
-        self._memory: dict[bytes, Place] = {}
-        self._tails: dict[int, _Tail] = {}
-        # In this order: a segment merged in between is then scanned, and scanning twice changes nothing.
-        self.merged = index.merged() if index is not None else {}
+        self._memory: dict[bytes, int] = {}
+        """Of the tails, the place that counts, packed; it counts more than what the index has."""
+        self._tails: dict[int, Tail] = {}
+        self._lost: dict[int, Tally] = {}
+        """Per tail, the sums of its records that don't count."""
+        self._earlier: dict[bytes, list[Place]] = {}
+        """The places of these records."""
+        self._shadowed: dict[bytes, Tally] = {}
+        """Of records that count in the index, and don't because of one in memory."""
+        self._shadow = Tally()
+        """The sum over `_shadowed`."""
+        self.merged = index.merged()
         """The segments that the index holds, by uuid."""
-        self._superseded = index.superseded() if index is not None else {}
-        self._fresh: dict[bytes, Tally] = {}
 
-    def load(self, growing: Collection[int] = (), *, merge: bool) -> None:
-        """Read every segment that the index doesn't hold; `merge` those that don't grow into it.
-
-        Raises `UnusableIndexError` when the index holds segments that aren't there as they were merged.
-        """
-        missing: list[int] = []
-        present: set[bytes] = set()
-        for sequence in self._files.list():
-            segment = self._files.get(sequence)
-            if segment is None:
-                continue
-            present.add(segment.header.uuid)
-            merged = self.merged.get(segment.header.uuid)
-            if merged is None:
-                missing.append(sequence)
-            elif (merged.sequence, merged.size) != (sequence, segment.file.size()):
-                raise UnusableIndexError("a segment has changed since it was indexed")
-        if not present.issuperset(self.merged):
-            raise UnusableIndexError("the index holds segments that aren't there")
-        for sequence in missing:
-            segment = self._files.get(sequence)
-            if segment is None or segment.header.uuid in self.merged:
-                continue
-            self._scan(segment)
-            if merge and sequence not in growing:
-                self.merge(sequence)
-
-    def find(self, identities: Iterable[bytes]) -> dict[bytes, Place]:
+    def find(self, asked: Iterable[bytes]) -> dict[bytes, Place]:
         """Return where the record of each identity is that has one. Raises `UnusableIndexError`."""
-        asked = list(identities)
-        found = {identity: self._memory[identity] for identity in asked if identity in self._memory}
-        if self.index is not None and len(found) < len(asked):
-            found |= self.index.find(identity for identity in asked if identity not in found)
+        memory = self._memory
+        found: dict[bytes, Place] = {}
+        missing: list[bytes] = []
+        for identity in asked:
+            packed = memory.get(identity)
+            if packed is None:
+                missing.append(identity)
+            else:
+                found[identity] = _unpack(packed)
+        if missing:
+            found |= self.index.find(missing)
         return found
 
-    def note(self, uuid: bytes, record: Record, place: Place, existing: Place | None) -> None:
-        """Take in a record that is durable at `place`, where `existing` is what `find` says."""
-        if existing == place:
-            existing = None
-        tail = self._tails.setdefault(place.sequence, _Tail(uuid))
-        tail.tally.add(record)
-        if existing is None or (place.output and not existing.output):
-            self._memory[record.identity] = place
-            tail.identities.append(record.identity)
-            loser = self._files.read(record.identity, existing) if existing is not None else None
-            if existing is not None and loser is not None:
-                self._supersede(existing, loser)
-        else:
-            self._supersede(place, record)
+    def history(self, identity: bytes) -> list[Place]:
+        """Return where all records of an identity are, the one that counts last."""
+        known = {*self.index.earlier(identity), *self._earlier.get(identity, ())}
+        known |= {*self.index.find([identity]).values(), *self.find([identity]).values()}
+        # Of equal ones the first counts.
+        return sorted(known, key=lambda place: (place.rank, -place.sequence, -place.offset))
 
-    def merge(self, sequence: int) -> None:
-        """Move a segment into the index, unless it isn't sealed: then it may change. Raises `StoreError`."""
-        segment = self._files.get(sequence)
-        if self.index is None or segment is None or seal_of(segment.file, segment.header) is None:
-            return
-        tail = self._tails.get(sequence, _Tail(segment.header.uuid))
-        places = {
-            identity: place
-            for identity in tail.identities
-            if (place := self._memory[identity]).sequence == sequence
+    def note(
+        self, uuid: bytes, sequence: int, records: Sequence[Noted], existing: Mapping[bytes, Place]
+    ) -> None:
+        """Take in records that are durable in one segment.
+
+        `existing` is what `find` said of their identities; each counts more than that.
+        """
+        tail = self._tails.get(sequence)
+        if tail is None:
+            tail = self._tails[sequence] = Tail(uuid, sequence)
+        tail.extend(records)
+        memory = self._memory
+        for record, offset, rank in records:
+            identity = record.identity
+            packed = _pack(sequence, offset, rank)
+            known = memory.setdefault(identity, packed)
+            if known is not packed:
+                self._weigh(identity, Place(sequence, offset, rank), _unpack(known))
+            elif identity in existing:
+                self._shadow_by(identity, existing[identity])
+
+    def take_in(self, tail: Tail) -> None:
+        """Take in the records of a segment that isn't in the index. Raises `UnusableIndexError`."""
+        self._tails[tail.sequence] = tail
+        rows = tail.rows()
+        for start in range(0, len(rows), _BATCH):
+            batch = list(places(rows[start : start + _BATCH]))
+            found = self.find(identity for identity, _ in batch)
+            for identity, place in batch:
+                existing = found.get(identity)
+                # It was merged since the reader began: then the index has it.
+                if existing is not None and existing != place:
+                    self._weigh(identity, place, existing)
+                elif existing is None:
+                    self._memory[identity] = _pack(*place)
+                if existing is None or place.rank > existing.rank:
+                    found[identity] = place
+
+    def forget(self, table: Table) -> None:
+        """Leave a tail to the index, which has just taken in its table."""
+        sequence = table.sequence
+        # What stands elsewhere in memory shadows what the index has of it now.
+        elsewhere: list[bytes] = []
+        memory = self._memory
+        for identity in identities(table.part()):
+            packed = memory.get(identity)
+            if packed is None:
+                continue
+            if packed >> _OFFSET_BITS & _SEQUENCE_MASK == sequence:
+                del memory[identity]
+                self._unshadow(identity)
+            else:
+                elsewhere.append(identity)
+        for identity, place in self.index.find(elsewhere).items():
+            self._shadow_by(identity, place)
+        kept = {
+            identity: [place for place in known if place.sequence != sequence]
+            for identity, known in self._earlier.items()
         }
-        merged = Merged(sequence, segment.file.size(), tail.tally)
-        self.index.merge(tail.uuid, merged, places, self._fresh)
-        self.merged[tail.uuid] = merged
-        self._superseded |= self._fresh
-        self._fresh = {}
+        self._earlier = {identity: known for identity, known in kept.items() if known}
         self._tails.pop(sequence, None)
-        for identity in places:
-            del self._memory[identity]
+        self._lost.pop(sequence, None)
+        self.merged = self.index.merged()
+
+    def tail(self, sequence: int) -> Tail | None:
+        """Return what is in memory of a segment."""
+        return self._tails.get(sequence)
 
     def summary(self) -> Summary:
         """Return the sums over the records that count."""
         total = Tally()
         for merged in self.merged.values():
-            total.merge(merged.tally)
+            total.add_all(merged.tally)
+            total.supersede(merged.lost)
         for tail in self._tails.values():
-            total.merge(tail.tally)
-        for loser in (self._superseded | self._fresh).values():
-            total.supersede(loser)
+            total.add_all(tail.tally)
+        for lost in self._lost.values():
+            total.supersede(lost)
+        total.supersede(self._shadow)
         return total.summary()
 
-    def _supersede(self, place: Place, record: Record) -> None:
-        self._fresh[place.key] = Tally.of(record)
+    def _weigh(self, identity: bytes, place: Place, existing: Place) -> None:
+        """Decide between a place in a tail and another one."""
+        if place.rank > existing.rank:
+            self._memory[identity] = _pack(*place)
+            if existing.sequence in self._tails:
+                self._lose(identity, existing)
+            else:
+                self._shadow_by(identity, existing)
+        else:
+            self._lose(identity, place)
 
-    def _scan(self, segment: ResultsSegment) -> None:
-        uuid = segment.header.uuid
-        self._tails[segment.sequence] = _Tail(uuid)
-        for batch in _batches(segment):
-            found = self.find(record.identity for record, _ in batch if record is not None)
-            for record, place in batch:
-                if record is None:
-                    self._tails[segment.sequence].tally.undecodable += 1
-                    continue
-                # An earlier record of this batch may have taken the place of what was found.
-                self.note(uuid, record, place, self._memory.get(record.identity, found.get(record.identity)))
+    def _lose(self, identity: bytes, place: Place) -> None:
+        self._lost.setdefault(place.sequence, Tally()).add_all(self._files.sum_of(identity, place))
+        self._earlier.setdefault(identity, []).append(place)
+
+    def _shadow_by(self, identity: bytes, place: Place) -> None:
+        self._unshadow(identity)
+        lost = self._shadowed[identity] = self._files.sum_of(identity, place)
+        self._shadow.add_all(lost)
+
+    def _unshadow(self, identity: bytes) -> None:
+        lost = self._shadowed.pop(identity, None)
+        if lost is not None:
+            self._shadow.add_all(lost, -1)
 
 
-def _batches(segment: ResultsSegment) -> Iterable[list[tuple[Record | None, Place]]]:
-    """Yield a segment's records with their places; None for one that can't be decoded."""
-    batch: list[tuple[Record | None, Place]] = []
-    for entry in segment.entries():
-        try:
-            batch.append((segment.record(entry), segment.place(entry)))
-        except Undecodable:
-            batch.append((None, segment.place(entry)))
-        if len(batch) == _BATCH:
-            yield batch
-            batch = []
-    yield batch
+_OFFSET_BITS = 36
+_SEQUENCE_BITS = 34
+_SEQUENCE_MASK = (1 << _SEQUENCE_BITS) - 1
+
+
+def _pack(sequence: int, offset: int, rank: int) -> int:
+    """Return a place as one number: of an output a small one, since these are nearly all."""
+    place = sequence << _OFFSET_BITS | offset >> 3
+    return place if rank == OUTPUT_RANK else rank + 1 << _OFFSET_BITS + _SEQUENCE_BITS | place
+
+
+def _unpack(packed: int) -> Place:
+    code = packed >> _OFFSET_BITS + _SEQUENCE_BITS
+    sequence = packed >> _OFFSET_BITS & _SEQUENCE_MASK
+    return Place(sequence, (packed & (1 << _OFFSET_BITS) - 1) << 3, code - 1 if code else OUTPUT_RANK)

@@ -8,18 +8,22 @@ from pathlib import Path
 
 from attrs import frozen
 
-from fafo_run.item import Provenance, Record
-from fafo_run.log.format import Header, Kind
+from fafo_run.item import Failure, FailureCode, Provenance, Record
+from fafo_run.log.batch import Entry
+from fafo_run.log.format import ALIGN, HEADER_SIZE, Header, Kind
 from fafo_run.log.fs import Disk, File
 from fafo_run.log.listing import segment_name, segments
 from fafo_run.log.payload import Undecodable
 from fafo_run.log.provenance import ProvenanceTable
-from fafo_run.log.reader import Entry, read_entry, read_header, walk
-from fafo_run.results.index import Place
+from fafo_run.log.reader import read_entry, read_header, walk
 from fafo_run.results.payload import read_record
+from fafo_run.results.place import Place
+from fafo_run.results.summary import Group, Tally
 
 _OPEN = 64
 """Files kept open at once."""
+_END = 256 << 10
+"""Bytes before the end of a segment in which the copies of its provenance stand."""
 RECORDS = frozenset({int(Kind.OUTPUT), int(Kind.FAILURE)})
 
 
@@ -36,10 +40,6 @@ class ResultsSegment:
         """Return the record of an OUTPUT or FAILURE entry. Raises `Undecodable`."""
         return read_record(entry, self._said, self.header.lane)
 
-    def place(self, entry: Entry) -> Place:
-        """Return where an entry is, as the index says it."""
-        return Place(self.sequence, entry.offset, entry.kind == Kind.OUTPUT)
-
     def _said(self, number: int) -> Provenance:
         return self.provenance.find(number, self.file, self.header)
 
@@ -52,6 +52,15 @@ class ResultsSegment:
                 elif found.kind in RECORDS:
                     yield found
 
+    def provenances(self) -> Iterator[Provenance]:
+        """Yield what its records share, by the copies before the seal: not all while the segment grows."""
+        table = ProvenanceTable()
+        start = (self.file.size() - _END) // ALIGN * ALIGN
+        for found in walk(self.file, self.header, max(HEADER_SIZE, start)):
+            if isinstance(found, Entry) and found.kind == Kind.PROVENANCE:
+                table.add(found)
+        yield from table
+
 
 class ResultsFiles:
     """The segments of one folder, opened as they are needed. Not thread-safe."""
@@ -60,6 +69,8 @@ class ResultsFiles:
         self._disk = disk
         self._folder = folder
         self._open: OrderedDict[int, ResultsSegment] = OrderedDict()
+        self._sums: dict[tuple[Group, FailureCode], Tally] = {}
+        """Of one failure each."""
 
     def list(self) -> list[int]:
         """Return the sequences of the segments that are there, oldest first."""
@@ -102,13 +113,25 @@ class ResultsFiles:
         except Undecodable:
             return None
 
-    def sizes(self) -> dict[bytes, int]:
-        """Return the size in bytes of each segment that has a readable header, by uuid."""
-        found: dict[bytes, int] = {}
+    def sum_of(self, identity: bytes, place: Place) -> Tally:
+        """Return the sums of the one record at a place, none when it can't be read. Not to be changed."""
+        record = self.read(identity, place)
+        if record is None:
+            return Tally()
+        tally = Tally.of(record)
+        if not isinstance(record.outcome, Failure):
+            return tally
+        # Some keep the sums of many records, and nearly all of these fail alike.
+        ((group, _),) = tally.groups.items()
+        return self._sums.setdefault((group, record.outcome.code), tally)
+
+    def headers(self) -> dict[int, tuple[bytes, int]]:
+        """Return uuid and size in bytes of each segment that has a readable header, by sequence."""
+        found: dict[int, tuple[bytes, int]] = {}
         for sequence in self.list():
             segment = self.fresh(sequence)
             if segment is not None:
-                found.setdefault(segment.header.uuid, segment.file.size())
+                found[sequence] = (segment.header.uuid, segment.file.size())
                 segment.file.close()
         return found
 

@@ -1,56 +1,40 @@
-"""The LMDB index: identity to place, filled per sealed segment. Derived, and may be deleted at any moment.
+"""The index: identity to place, filled per sealed segment. Derived, and may be deleted at any moment.
 
-What it holds of a segment (places, sums, that it was merged at all) goes in with one transaction.
+What it holds depends on the segments alone that it took in, not on the order: of each identity the place that
+counts, the others aside, and per segment the sums of its records and of those that don't count.
 """
 
 from __future__ import annotations
 
 import shutil
 import struct
-import subprocess
-import sys
-import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import lmdb
 from attrs import frozen
 
-from fafo_build.errors import Problem, StoreError
-from fafo_run.log.fs import gone
+from fafo_run.log.fs import Disk, sync_dir
 from fafo_run.log.listing import segment_name
+from fafo_run.results.environment import MAP_SIZE, Environment, UnusableIndexError, refused
+from fafo_run.results.place import IDENTITY, ROW, Place, Rows, fold, places, split
 from fafo_run.results.summary import Tally
+from fafo_run.results.table import FAN, Table
 
-FORMAT = b"1"
-_DATA = "data.mdb"
-_SIZE = "SIZE"
-MAP_SIZE = 16 << 30
-"""Bytes of address space, not of disk; doubled when it is full."""
-_PLACE = struct.Struct(">QQ")
-_SEGMENT = struct.Struct("<QQ")
-_PROBE = """
-import sys, lmdb
-with lmdb.open(sys.argv[1], readonly=True, lock=False, max_dbs=4) as env, env.begin() as txn:
-    for name in (b"entries", b"segments", b"superseded", b"meta"):
-        for _ in txn.cursor(env.open_db(name, txn=txn, create=False)):
-            pass
-"""
+FORMAT = b"3"
+BATCH = 1_000_000
+"""Rows of one transaction, about: LMDB takes large sorted batches several times faster than small ones."""
+_PLACE = struct.Struct(">QQI")
+_SEGMENT = struct.Struct(">QQ")
+_SEQUENCE = struct.Struct(">Q")
+_RANK = struct.Struct(">I")
+_SUPERSEDED = ROW.itemsize - _RANK.size
+"""Bytes of a row before its rank: these rows stand under all of it, since an identity has several."""
 
-
-class Place(NamedTuple):
-    """Where a record is; a tuple because there are millions."""
-
-    sequence: int
-    offset: int
-    output: bool
-    """False for a failure."""
-
-    @property
-    def key(self) -> bytes:
-        """16 bytes that sort as places do."""
-        return _PLACE.pack(self.sequence, self.offset)
+Judge = Callable[[bytes, Place], Tally]
+"""Takes a record by identity and place; returns its sums, none when it can't be read."""
 
 
 @frozen
@@ -62,6 +46,8 @@ class Merged:
     """Of the file when it was merged, in bytes."""
     tally: Tally
     """Of all its records, superseded ones too."""
+    lost: Tally
+    """Of its records that don't count, because another of the same identity does."""
 
 
 def changed(merged: Mapping[bytes, Merged], sizes: Mapping[bytes, int]) -> Iterator[str]:
@@ -77,174 +63,213 @@ def changed(merged: Mapping[bytes, Merged], sizes: Mapping[bytes, int]) -> Itera
             yield f"{segment_name(was.sequence)}: {size} bytes, {was.size} when the index took it in"
 
 
-class UnusableIndexError(Exception):
-    """The index is absent, of another store or format, or not what LMDB can read. It can be rebuilt."""
-
-
 class Index:
-    """An open index. Its reads may come from any thread; one thread merges."""
+    """An open index in LMDB. Its reads may come from any thread; one thread merges."""
 
-    def __init__(self, environment: lmdb.Environment, path: Path, *, write: bool) -> None:
+    def __init__(self, environment: Environment) -> None:
         self._environment = environment
-        self._path = path
-        self._write = write
-        # Held for each read, so that no transaction is open while the map grows.
-        self._gate = threading.Lock()
-        self._entries = environment.open_db(b"entries", create=False)
-        self._segments = environment.open_db(b"segments", create=False)
-        self._superseded = environment.open_db(b"superseded", create=False)
+        # Others may have the same environment open: it is given back once.
+        self._closed = False
 
     @classmethod
     def open(cls, path: Path, store: str, *, write: bool, map_size: int = MAP_SIZE) -> Index:
         """Open the index of the store with this uuid. Raises `UnusableIndexError`; nothing is created."""
-        if not (path / _DATA).is_file():
-            raise UnusableIndexError("there is no index")
+        environment = Environment.shared(path, write=write, map_size=map_size)
+        meta = environment.tables[b"meta"]
         try:
-            environment = _environment(path, map_size, readonly=not write)
-        except (lmdb.Error, OSError) as error:
-            raise UnusableIndexError(str(error)) from error
-        try:
-            meta = environment.open_db(b"meta", create=False)
-            with environment.begin(meta) as transaction:
-                found = (transaction.get(b"format"), transaction.get(b"store"))
+            found = environment.read(lambda to: (to.get(b"format", db=meta), to.get(b"store", db=meta)))
             if found != (FORMAT, store.encode()):
                 raise UnusableIndexError("the index is of another store or format")
-            if write:
-                environment.reader_check()
-            return cls(environment, path, write=write)
-        except lmdb.Error as error:
-            environment.close()
-            raise UnusableIndexError(str(error)) from error
-        except UnusableIndexError:
+        except BaseException:
             environment.close()
             raise
+        return cls(environment)
 
-    @classmethod
-    def create(cls, path: Path, store: str, *, map_size: int = MAP_SIZE) -> Index:
-        """Make an empty index in place of what was there. Raises `StoreError`."""
-        shutil.rmtree(path, ignore_errors=True)
-        try:
-            path.mkdir(exist_ok=True)
-            environment = _environment(path, map_size, readonly=False)
-            for name in (b"entries", b"segments", b"superseded", b"meta"):
-                environment.open_db(name)
-            with environment.begin(environment.open_db(b"meta"), write=True) as transaction:
-                transaction.put(b"format", FORMAT)
-                transaction.put(b"store", store.encode())
-        except (lmdb.Error, OSError) as error:
-            raise _refused(path, error) from error
-        return cls(environment, path, write=True)
+    @property
+    def version(self) -> int:
+        """The number of the last change; changes by other processes count too."""
+        return self._environment.version
 
     def find(self, identities: Iterable[bytes]) -> dict[bytes, Place]:
         """Return the places of those identities that the index holds. Raises `UnusableIndexError`."""
-        found: dict[bytes, Place] = {}
-        try:
-            with self._gate, self._environment.begin(self._entries) as transaction:
-                for identity in identities:
-                    value = transaction.get(identity)
-                    if value is not None:
-                        found[identity] = _place(value)
-        except (lmdb.Error, struct.error) as error:
-            raise UnusableIndexError(str(error)) from error
-        return found
+        entries = self._environment.tables[b"entries"]
+
+        def look(transaction: lmdb.Transaction) -> dict[bytes, Place]:
+            get = transaction.cursor(entries).get
+            values = [(identity, get(identity)) for identity in identities]
+            return {identity: _place(value) for identity, value in values if value is not None}
+
+        return self._environment.read(look)
+
+    def earlier(self, identity: bytes) -> list[Place]:
+        """Return the places of an identity's records that don't count. Raises `UnusableIndexError`."""
+        superseded = self._environment.tables[b"superseded"]
+
+        def look(transaction: lmdb.Transaction) -> list[Place]:
+            found = []
+            cursor = transaction.cursor(superseded)
+            if cursor.set_range(identity):
+                for key, value in cursor:
+                    if bytes(key)[:IDENTITY] != identity:
+                        break
+                    found.append(_place(bytes(key)[IDENTITY:] + bytes(value)))
+            return found
+
+        return self._environment.read(look)
 
     def merged(self) -> dict[bytes, Merged]:
         """Return the segments that the index holds, by uuid. Raises `UnusableIndexError`."""
-        found: dict[bytes, Merged] = {}
-        try:
-            with self._gate, self._environment.begin(self._segments) as transaction:
-                for uuid, value in transaction.cursor():
-                    sequence, size = _SEGMENT.unpack_from(value)
-                    found[uuid] = Merged(sequence, size, Tally.unpack(value[_SEGMENT.size :]))
-        except (lmdb.Error, struct.error, TypeError, ValueError) as error:
-            raise UnusableIndexError(str(error)) from error
-        return found
+        tables = self._environment.tables
 
-    def superseded(self) -> dict[bytes, Tally]:
-        """Return the records that don't count any more, by `Place.key`. Raises `UnusableIndexError`."""
+        def look(transaction: lmdb.Transaction) -> dict[bytes, Merged]:
+            found: dict[bytes, Merged] = {}
+            for uuid, value in transaction.cursor(tables[b"segments"]):
+                sequence, size = _SEGMENT.unpack_from(value)
+                lost = transaction.get(_SEQUENCE.pack(sequence), db=tables[b"lost"])
+                tally = Tally.unpack(bytes(value)[_SEGMENT.size :])
+                found[bytes(uuid)] = Merged(
+                    sequence, size, tally, Tally.unpack(bytes(lost)) if lost else Tally()
+                )
+            return found
+
         try:
-            with self._gate, self._environment.begin(self._superseded) as transaction:
-                return {key: Tally.unpack(value) for key, value in transaction.cursor()}
-        except (lmdb.Error, TypeError, ValueError) as error:
+            return self._environment.read(look)
+        except (struct.error, TypeError, ValueError) as error:
             raise UnusableIndexError(str(error)) from error
 
-    def merge(
-        self, uuid: bytes, merged: Merged, places: Mapping[bytes, Place], superseded: Mapping[bytes, Tally]
-    ) -> None:
-        """Take in a sealed segment, durably and whole. Raises `StoreError`; then nothing was taken in."""
-        entries = [
-            (identity, place.key + (b"\1" if place.output else b"\0"))
-            for identity, place in sorted(places.items())
-        ]
-        losers = sorted((key, tally.pack()) for key, tally in superseded.items())
-        segment = _SEGMENT.pack(merged.sequence, merged.size) + merged.tally.pack()
-        while True:
-            try:
-                with self._environment.begin(write=True) as transaction:
-                    transaction.cursor(self._entries).putmulti(entries)
-                    transaction.cursor(self._superseded).putmulti(losers)
-                    transaction.put(uuid, segment, db=self._segments)
-            except lmdb.MapFullError:
-                self._grow()
-            except lmdb.Error as error:
-                raise _refused(self._path, error) from error
-            else:
-                return
+    def merge(self, tables: Sequence[Table], judge: Judge) -> None:
+        """Take in sealed segments that it doesn't hold, durably and whole.
+
+        Raises `StoreError` or `UnusableIndexError`; then nothing was taken in.
+        """
+        counting, others = fold([table.part() for table in tables])
+
+        def put(transaction: lmdb.Transaction) -> None:
+            beaten = list(places(others))
+            entries = transaction.cursor(self._environment.tables[b"entries"])
+            pairs = split(counting)
+            _, added = entries.putmulti(pairs, overwrite=False)
+            if added < len(pairs):
+                beaten += _contest(entries, pairs)
+            _put_beaten(transaction, self._environment, beaten, judge)
+            _put_segments(transaction, self._environment, tables)
+
+        self._environment.change(put)
 
     def close(self) -> None:
-        """Close; safe to call twice. A writer notes how large it leaves the index, for `is_whole`."""
-        with self._gate:
+        """Close; safe to call twice."""
+        if not self._closed:
+            self._closed = True
             self._environment.close()
-            if self._write:
-                # Without the note the next start looks closer; that is all it costs.
-                with suppress(OSError):
-                    (self._path / _SIZE).write_text(str((self._path / _DATA).stat().st_size), "ascii")
-
-    def _grow(self) -> None:
-        with self._gate:
-            self._environment.set_mapsize(self._environment.info()["map_size"] * 2)
 
 
-def is_whole(path: Path) -> bool:
-    """Return whether an index is no shorter than its writer left it: a shorter one kills its reader."""
+def build(path: Path, store: str, tables: Sequence[Table], judge: Judge, *, map_size: int = MAP_SIZE) -> None:
+    """Make the index of these segments in place of what was there. Raises `StoreError`.
+
+    It is made beside and put there whole. Whoever has the old one open goes on with that.
+    """
+    fresh, dead = path.with_name(path.name + ".tmp"), path.with_name(path.name + ".dead")
     try:
-        return (path / _DATA).stat().st_size >= int((path / _SIZE).read_text("ascii"))
-    except (OSError, ValueError):
-        return False
+        for leftover in (fresh, dead):
+            shutil.rmtree(leftover, ignore_errors=True)
+        fresh.mkdir()
+        # Nobody sees it before it is whole: one sync at the end is enough.
+        environment = Environment(fresh, write=True, create=True, durable=False, map_size=map_size)
+        try:
+            for first, last in _parts(sum(table.count for table in tables)):
+                _append(environment, fold([table.part(first, last) for table in tables]), judge)
+            environment.change(lambda transaction: _put_segments(transaction, environment, tables, store))
+            environment.sync()
+        finally:
+            environment.close()
+        sync_dir(Disk(), fresh)
+        if path.exists():
+            path.rename(dead)
+        fresh.rename(path)
+        sync_dir(Disk(), path.parent)
+        shutil.rmtree(dead, ignore_errors=True)
+    except (lmdb.Error, OSError, UnusableIndexError) as error:
+        raise refused(path, error) from error
 
 
-def probe(path: Path) -> bool:
-    """Return whether a child process can read the whole index and live: damage can kill its reader."""
-    done = subprocess.run(
-        [sys.executable, "-c", _PROBE, str(path)], stdin=subprocess.DEVNULL, capture_output=True, check=False
-    )
-    return done.returncode == 0
+def remove(disk: Disk, path: Path) -> None:
+    """Remove an index that isn't open. Raises `StoreError`."""
+    dead = path.with_name(path.name + ".dead")
+    try:
+        shutil.rmtree(dead, ignore_errors=True)
+        if path.exists():
+            path.rename(dead)
+            sync_dir(disk, path.parent)
+            shutil.rmtree(dead)
+    except OSError as error:
+        raise refused(path, error) from error
 
 
-def _environment(path: Path, map_size: int, *, readonly: bool) -> lmdb.Environment:
-    return lmdb.open(
-        str(path),
-        map_size=map_size,
-        readonly=readonly,
-        create=not readonly,
-        max_dbs=4,
-        sync=True,
-        metasync=True,
-        writemap=False,
-        map_async=False,
-        lock=True,
-        readahead=False,
-        max_readers=512,
-    )
+def _parts(count: int) -> Iterator[tuple[int, int]]:
+    """Cut the first bytes of identities into ranges of about `BATCH` rows each."""
+    number = min(FAN, max(1, -(-count // BATCH)))
+    edges = [FAN * at // number for at in range(number + 1)]
+    return pairwise(edges)
 
 
-def _place(value: bytes) -> Place:
-    sequence, offset = _PLACE.unpack_from(value)
-    return Place(sequence, offset, value[_PLACE.size :] == b"\1")
+def _append(environment: Environment, folded: tuple[Rows, Rows], judge: Judge) -> None:
+    counting, others = folded
+
+    def put(transaction: lmdb.Transaction) -> None:
+        transaction.cursor(environment.tables[b"entries"]).putmulti(split(counting), append=True)
+        _put_beaten(transaction, environment, list(places(others)), judge)
+
+    environment.change(put)
 
 
-def _refused(path: Path, error: Exception) -> StoreError:
-    if isinstance(error, FileNotFoundError):
-        return gone(path)
-    cure = "free some space and start the run again; results are safe, the index is rebuilt from them"
-    return StoreError(Problem(f"the index can't be written: {error}", file=str(path), cure=cure))
+def _contest(entries: lmdb.Cursor, pairs: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, Place]]:
+    """Hold rows against those that stood there already; put those that count, return the others."""
+    beaten: list[tuple[bytes, Place]] = []
+    standing = entries.getmulti([identity for identity, _ in pairs])
+    for (identity, ours), (_, theirs) in zip(pairs, standing, strict=True):
+        if ours == theirs:
+            continue
+        new, old = _place(ours), _place(theirs)
+        if new.rank > old.rank:
+            entries.put(identity, ours)
+            beaten.append((identity, old))
+        else:
+            beaten.append((identity, new))
+    return beaten
+
+
+def _put_beaten(
+    transaction: lmdb.Transaction,
+    environment: Environment,
+    beaten: Sequence[tuple[bytes, Place]],
+    judge: Judge,
+) -> None:
+    """Set rows that don't count aside, and add them to the sums of their segments."""
+    sums: dict[int, Tally] = {}
+    for identity, place in sorted(beaten, key=lambda one: one[1]):
+        sums.setdefault(place.sequence, Tally()).add_all(judge(identity, place))
+    rows = sorted((identity + _PLACE.pack(*place)) for identity, place in beaten)
+    table = transaction.cursor(environment.tables[b"superseded"])
+    table.putmulti((row[:_SUPERSEDED], row[_SUPERSEDED:]) for row in rows)
+    lost = environment.tables[b"lost"]
+    for sequence, tally in sums.items():
+        key = _SEQUENCE.pack(sequence)
+        known = transaction.get(key, db=lost)
+        if known is not None:
+            tally.add_all(Tally.unpack(bytes(known)))
+        transaction.put(key, tally.pack(), db=lost)
+
+
+def _put_segments(
+    transaction: lmdb.Transaction, environment: Environment, tables: Iterable[Table], store: str = ""
+) -> None:
+    for table in tables:
+        value = _SEGMENT.pack(table.sequence, table.size) + table.tally.pack()
+        transaction.put(table.uuid, value, db=environment.tables[b"segments"])
+    if store:
+        transaction.put(b"format", FORMAT, db=environment.tables[b"meta"])
+        transaction.put(b"store", store.encode(), db=environment.tables[b"meta"])
+
+
+def _place(value: Any) -> Place:
+    return Place._make(_PLACE.unpack(value))

@@ -4,44 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fafo_run.item import Failure, FailureCode, FinishReason, Ids, Output, Provenance, Record, Stage
-from fafo_run.log.appender import Draft, route_of
-from fafo_run.log.format import Kind
+from fafo_run.item import Failure, FailureCode, FinishReason, Output, Provenance, Record, Stage
+from fafo_run.log.appender import Draft
+from fafo_run.log.batch import Entry
+from fafo_run.log.format import WIDE, Kind
 from fafo_run.log.payload import (
     ProvenanceCache,
     Undecodable,
     encode,
+    ids_of,
     pack_bounds,
-    pack_ids,
     unpack,
     unpack_bounds,
-    unpack_ids,
 )
-from fafo_run.log.reader import Entry
+
+_OUTPUT, _FAILURE = int(Kind.OUTPUT), int(Kind.FAILURE)
 
 
 def draft(record: Record, cache: ProvenanceCache) -> Draft:
     """Return a record as the appender takes it. Raises `ValueError` for a hash that isn't 64 hex digits."""
-    said = record.provenance
-    route = route_of(said.model_fingerprint, said.artifact, record.lane)
-    outcome = record.outcome
-
-    def pack(number: int) -> tuple[int, bytes]:
-        ids: Ids = outcome.ids if isinstance(outcome, Output) else ()
-        wide, (suffix, answer) = pack_ids(record.suffix, ids)
-        common = (
-            number, record.key, record.sample, record.seed, record.content_hash, suffix,
-            pack_bounds(record.bounds), record.prompt_tokens, record.attempt, record.server,
-            record.started, record.seconds,
-        )  # fmt: skip
-        if isinstance(outcome, Output):
-            reason = outcome.finish_reason
-            cached = (outcome.cached_tokens, outcome.expected_cached_tokens)
-            return Kind.OUTPUT | wide, encode((*common, answer, reason.type, reason.matched, *cached))
-        failure = (outcome.code.value, outcome.stage.value, outcome.message)
-        return Kind.FAILURE | wide, encode((*common, *failure))
-
-    return Draft(route, cache.pack(said), record.identity, pack)
+    suffix, outcome = record.suffix, record.outcome
+    last: tuple[bytes | str | int | None, ...]
+    if isinstance(outcome, Output):
+        ids, reason, kind = outcome.ids, outcome.finish_reason, _OUTPUT
+        if suffix.wide or ids.wide:
+            suffix, ids, kind = suffix.widened(), ids.widened(), _OUTPUT | WIDE
+        cached = (outcome.cached_tokens, outcome.expected_cached_tokens)
+        last = (ids.data, reason.type, reason.matched, *cached)
+    else:
+        kind = _FAILURE | WIDE if suffix.wide else _FAILURE
+        last = (outcome.code.value, outcome.stage.value, outcome.message)
+    fields = (
+        record.key, record.sample, record.seed, record.content_hash, suffix.data,
+        pack_bounds(record.bounds), record.prompt_tokens, record.attempt, record.server,
+        record.started, record.seconds, record.retry, *last,
+    )  # fmt: skip
+    route, packed = cache.pack(record.provenance, record.lane)
+    return Draft(route, packed, record.identity, lambda number: (kind, encode((number, *fields))))
 
 
 def read_record(entry: Entry, find: Callable[[int], Provenance], lane: int) -> Record:
@@ -51,7 +50,7 @@ def read_record(entry: Entry, find: Callable[[int], Provenance], lane: int) -> R
     """
     fields = unpack(entry.payload, entry.kind)
     number, key, sample, seed, content, suffix, bounds, prompt_tokens = fields[:8]
-    attempt, server, started, seconds = fields[8:12]
+    attempt, server, started, seconds, retry = fields[8:13]
     try:
         return Record(
             identity=entry.identity,
@@ -60,7 +59,7 @@ def read_record(entry: Entry, find: Callable[[int], Provenance], lane: int) -> R
             sample=sample,
             seed=seed,
             content_hash=content,
-            suffix=unpack_ids(entry.word, suffix),
+            suffix=ids_of(entry.word, suffix),
             bounds=unpack_bounds(bounds),
             prompt_tokens=prompt_tokens,
             lane=lane,
@@ -68,9 +67,10 @@ def read_record(entry: Entry, find: Callable[[int], Provenance], lane: int) -> R
             server=server,
             started=started,
             seconds=seconds,
-            outcome=_output(entry.word, *fields[12:])
+            outcome=_output(entry.word, *fields[13:])
             if entry.kind == Kind.OUTPUT
-            else _failure(*fields[12:]),
+            else _failure(*fields[13:]),
+            retry=retry,
         )
     except (TypeError, ValueError) as error:
         raise Undecodable(str(error)) from error
@@ -79,7 +79,7 @@ def read_record(entry: Entry, find: Callable[[int], Provenance], lane: int) -> R
 def _output(
     word: int, ids: bytes, finish: str, matched: int | str | None, cached: int, expected: int
 ) -> Output:
-    return Output(unpack_ids(word, ids), FinishReason(finish, matched), cached, expected)
+    return Output(ids_of(word, ids), FinishReason(finish, matched), cached, expected)
 
 
 def _failure(code: str, stage: str, message: str) -> Failure:

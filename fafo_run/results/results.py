@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from attrs import evolve
 
 from fafo_build.errors import StoreError
-from fafo_run.item import Output, Record
+from fafo_run.item import Record
 from fafo_run.log.appender import IDLE, SEGMENT_BYTES, Appender, OpenSegment
 from fafo_run.log.directory import RunDirectory
-from fafo_run.log.format import SegmentKind
+from fafo_run.log.format import Header, SegmentKind
 from fafo_run.log.fs import SyncFailed
 from fafo_run.log.payload import ProvenanceCache
-from fafo_run.log.recovery import next_sequence
+from fafo_run.log.reader import seal_of
 from fafo_run.results.catalog import Catalog
-from fafo_run.results.index import MAP_SIZE, Index, Place, UnusableIndexError, changed, is_whole, probe
+from fafo_run.results.compact import Compaction, Cut, Unwanted, apply, report
+from fafo_run.results.environment import MAP_SIZE, UnusableIndexError
+from fafo_run.results.hint import write_hint
+from fafo_run.results.index import BATCH, Index, build, changed, remove
+from fafo_run.results.loading import Loader, opened
 from fafo_run.results.payload import draft
+from fafo_run.results.place import Place, rank_of
 from fafo_run.results.reader import ResultsReader
+from fafo_run.results.summary import Tally
+from fafo_run.results.table import Noted, Table, Tail
+from fafo_run.results.trust import is_trusted, sizes, unmerged
 
 
 class Results(ResultsReader):
@@ -43,81 +54,144 @@ class Results(ResultsReader):
             raise ValueError("the results need the store's lock")
         self._append = threading.RLock()
         self._failed: StoreError | None = None
+        self._pid = os.getpid()
         self._cache = ProvenanceCache()
         self._map_size = map_size
         self.findings: tuple[str, ...] = ()
         """One line for people per segment that isn't there as the index had it: lost, and done again."""
         self._appender = Appender(
-            directory.disk,
-            directory.results,
+            directory,
             SegmentKind.RESULTS,
             segment_bytes=segment_bytes,
             idle=idle,
             monotonic=monotonic,
-            first_sequence=next_sequence(directory, directory.results),
         )
         super().__init__(directory)
 
     def _load(self) -> Catalog:
-        directory = self._directory
-        # A damaged index may kill whoever reads it: after an unclean end, or when it isn't as large as it was
-        # left, let a child process try first.
-        if (directory.stopped_cleanly() and is_whole(directory.index)) or probe(directory.index):
-            try:
-                index = Index.open(directory.index, directory.store, write=True, map_size=self._map_size)
-            except UnusableIndexError:
-                return self._load_unindexed()
-            try:
-                catalog = Catalog(self._files, index)
-                # An older reader may still hold places of a segment that is gone.
-                self._appender.skip(merged.sequence for merged in catalog.merged.values())
-                self.findings = tuple(
-                    f"results/{line}" for line in changed(catalog.merged, self._files.sizes())
-                )
-                catalog.load(merge=True)
-            except UnusableIndexError:
-                index.close()
-            else:
-                return catalog
-        return self._load_unindexed()
-
-    def _load_unindexed(self) -> Catalog:
-        """Build the index anew from the segments."""
-        index = Index.create(self._directory.index, self._directory.store, map_size=self._map_size)
-        catalog = Catalog(self._files, index)
-        growing = {segment.writer.header.sequence for segment in self._appender.open.values()}
-        catalog.load(growing, merge=True)
+        index = self._open_index()
+        if index is None:
+            return self._load_unindexed()
+        try:
+            catalog = Catalog(self._files, index)
+            # An older reader may still hold places of a segment that is gone.
+            self._appender.skip(merged.sequence for merged in catalog.merged.values())
+            self.findings = tuple(f"results/{line}" for line in changed(catalog.merged, sizes(self._files)))
+            self._put_in(catalog, index, Loader(self._directory.disk, self._files, owner=True))
+        except UnusableIndexError:
+            index.close()
+            return self._load_unindexed()
         return catalog
 
-    def append(self, records: Sequence[Record]) -> int:
-        """Record what came back, durably, and return how many records were dropped.
+    def _open_index(self) -> Index | None:
+        directory = self._directory
+        if not is_trusted(directory):
+            return None
+        try:
+            return Index.open(directory.index, directory.store, write=True, map_size=self._map_size)
+        except UnusableIndexError:
+            return None
 
-        Dropped is a second output of an identity, and a failure of one that has any record: the first counts.
-        An output takes the place of an earlier failure. Raises `DiskFull` or `StoreError`; then none of the
-        records is there, and `SyncFailed`; then it isn't known, and the results take nothing any more.
+    def _load_unindexed(self, doubted: Collection[int] = frozenset()) -> Catalog:
+        """Build the index anew from the segments, and from the hints of those that aren't doubted."""
+        self._check()
+        loader = Loader(self._directory.disk, self._files, owner=True, doubted=doubted)
+        growing = self._growing()
+        tables: dict[bytes, Table] = {}
+        for sequence in self._files.list():
+            found = loader.load(sequence) if sequence not in growing else None
+            if isinstance(found, Table):
+                tables[found.uuid] = found
+        path, store = self._directory.index, self._directory.store
+        build(path, store, list(tables.values()), self._sum_of, map_size=self._map_size)
+        index = Index.open(path, store, write=True, map_size=self._map_size)
+        catalog = Catalog(self._files, index)
+        self._put_in(catalog, index, loader)
+        return catalog
+
+    def _put_in(self, catalog: Catalog, index: Index, loader: Loader) -> None:
+        """Put what is sealed into the index, many segments at once, and keep the rest in memory."""
+        growing = self._growing()
+        tables: dict[bytes, Table] = {}
+        tails: list[Tail] = []
+        for sequence in unmerged(self._files, catalog.merged):
+            found = loader.load(sequence, sealed=sequence not in growing)
+            if isinstance(found, Tail):
+                tails.append(found)
+            elif found is not None:
+                tables.setdefault(found.uuid, found)
+            if sum(table.count for table in tables.values()) >= BATCH:
+                index.merge(list(tables.values()), self._sum_of)
+                tables = {}
+        if tables:
+            index.merge(list(tables.values()), self._sum_of)
+        catalog.merged = index.merged()
+        for tail in tails:
+            catalog.take_in(tail)
+        self._index = index
+
+    def _growing(self) -> set[int]:
+        return {segment.writer.header.sequence for segment in self._appender.open.values()}
+
+    def append(self, records: Sequence[Record]) -> int:
+        """Do as `take` does, and return how many records were dropped."""
+        return len(records) - len(self.take(records))
+
+    def take(self, records: Sequence[Record]) -> list[Record]:
+        """Record what came back, durably, and return the records that were taken.
+
+        An output takes the place of a failure, and so does a failure of a later retry; the earlier one stays
+        as history. Anything else of an identity that has a record is dropped.
+        Raises `DiskFull` or `StoreError`; then none of the records is there, and `SyncFailed`; then it isn't
+        known, and the results take nothing any more.
         """
         with self._append:
             self._check()
             self._roll_due()
             places = self._places([record.identity for record in records])
-            accepted = self._accept(records, places)
+            accepted = _accept(records, places)
             try:
-                placed = self._appender.commit([draft(record, self._cache) for record in accepted])
+                placed = self._appender.commit([draft(record, self._cache) for record, _ in accepted])
             except SyncFailed as error:
                 self._failed = error
                 raise
+            by_segment: dict[int, list[Noted]] = {}
+            headers: dict[int, Header] = {}
+            for (record, rank), (segment, offset) in zip(accepted, placed, strict=True):
+                header = segment.writer.header
+                headers[header.sequence] = header
+                by_segment.setdefault(header.sequence, []).append((record, offset, rank))
             with self._state:
-                for record, (segment, offset) in zip(accepted, placed, strict=True):
-                    header = segment.writer.header
-                    place = Place(header.sequence, offset, isinstance(record.outcome, Output))
-                    self._catalog.note(header.uuid, record, place, places.get(record.identity))
-                    places[record.identity] = place
-            return len(records) - len(accepted)
+                for sequence, noted in by_segment.items():
+                    self._catalog.note(headers[sequence].uuid, sequence, noted, places)
+            return [record for record, _ in accepted]
 
     def reindex(self) -> None:
-        """Throw the index away and build it from the segments. Raises `StoreError`."""
+        """Throw index and hints away and build them from the segments. Raises `StoreError`."""
         with self._append:
-            self._distrust()
+            self._distrust(self._files.list())
+
+    def compact(self, unwanted: Unwanted) -> Compaction:
+        """Rewrite the segments without what is unwanted. Raises `StoreError`; what was done by then holds."""
+        with self._append:
+            self._check()
+            self.seal()
+            planned = self._planned(unwanted)
+            if not any(isinstance(cut, Cut) for cut in planned):
+                return report(self._files, planned)
+            # The index knows the segments as they were: without it, a crash now is like none.
+            self._catalog.index.close()
+            remove(self._directory.disk, self._directory.index)
+            try:
+                with self._state:
+                    compaction = report(self._files, planned)
+                    apply(self._directory.disk, self._files, planned)
+                    sizes_now = self._files.headers().values()
+            finally:
+                self._files.close()
+                with self._state:
+                    self._catalog = self._load_unindexed()
+            return evolve(compaction, bytes_after=sum(size for _, size in sizes_now))
 
     def seal_idle(self) -> None:
         """Seal what has long been idle and put it into the index. Raises `StoreError`."""
@@ -144,24 +218,20 @@ class Results(ResultsReader):
                 self._appender.open.clear()
                 super().close()
 
-    def _distrust(self) -> None:
+    def _renew(self) -> None:
+        # Nobody compacts but the owner: a segment that is another one was put there by hand.
+        self._distrust()
+
+    def _distrust(self, doubted: Collection[int] = frozenset()) -> None:
         with self._append:
-            super()._distrust()
+            super()._distrust(doubted)
 
     def _check(self) -> None:
         if self._failed is not None:
             raise self._failed
-
-    def _accept(self, records: Sequence[Record], places: dict[bytes, Place]) -> list[Record]:
-        outputs = {identity: place.output for identity, place in places.items()}
-        accepted: list[Record] = []
-        for record in records:
-            output = isinstance(record.outcome, Output)
-            has_output = outputs.get(record.identity)
-            if has_output is None or (output and not has_output):
-                outputs[record.identity] = output
-                accepted.append(record)
-        return accepted
+        if self._pid != os.getpid():
+            # The parent goes on: two that write one segment, each at its own offset, would ruin it.
+            raise RuntimeError("results that were opened before a fork take nothing in the child")
 
     def _roll_due(self) -> None:
         for segment in self._appender.due():
@@ -170,9 +240,41 @@ class Results(ResultsReader):
     def _roll(self, segment: OpenSegment) -> None:
         try:
             self._appender.roll(segment)
+            segment.writer.close()
+            self._put_sealed(segment.writer.header.sequence)
         except SyncFailed as error:
             self._failed = error
             raise
-        segment.writer.close()
+
+    def _put_sealed(self, sequence: int) -> None:
+        """Move a segment from memory into the index, unless it isn't sealed: then it may change."""
+        tail = self._catalog.tail(sequence)
+        with opened(self._files, sequence) as segment:
+            seal = seal_of(segment.file, segment.header) if segment is not None else None
+            if segment is None or seal is None or tail is None:
+                return
+            table = tail.table(segment.file.size())
+            write_hint(self._directory.disk, segment, seal, table)
+        try:
+            # Look-ups go on meanwhile, in memory.
+            self._index.merge([table], self._sum_of)
+            with self._state:
+                self._catalog.forget(table)
+        except UnusableIndexError:
+            self._distrust()
+
+    def _sum_of(self, identity: bytes, place: Place) -> Tally:
         with self._state:
-            self._catalog.merge(segment.writer.header.sequence)
+            return self._files.sum_of(identity, place)
+
+
+def _accept(records: Sequence[Record], places: Mapping[bytes, Place]) -> list[tuple[Record, int]]:
+    """Return the records, with their ranks, that count more than what is there or stands before them."""
+    ranks = {identity: place.rank for identity, place in places.items()}
+    accepted: list[tuple[Record, int]] = []
+    for record in records:
+        rank = rank_of(record)
+        if rank > ranks.get(record.identity, -1):
+            ranks[record.identity] = rank
+            accepted.append((record, rank))
+    return accepted

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from attrs import Factory, asdict, define, frozen
 
-from fafo_run.item import Failure, Output, Provenance, Record
+from fafo_run.item import Failure, Provenance, Record
 from fafo_run.log.payload import decode, encode
 
 _RECENT = 256
@@ -110,40 +110,42 @@ class Tally:
     def add(self, record: Record) -> None:
         """Count one record."""
         counts = self._counts(record.provenance, record.server)
-        match record.outcome:
-            case Output() as output:
-                counts.outputs += 1
-                counts.prompt_tokens += record.prompt_tokens
-                counts.cached_tokens += output.cached_tokens
-                counts.expected_cached_tokens += output.expected_cached_tokens
-                counts.credited_tokens += min(output.cached_tokens, output.expected_cached_tokens)
-                counts.output_tokens += len(output.ids)
-                counts.empty_outputs += output.is_empty
-                counts.finish_reasons[output.finish_reason.type] += 1
-            case Failure() as failure:
-                counts.failures[failure.code.value] += 1
+        outcome = record.outcome
+        if isinstance(outcome, Failure):
+            counts.failures[outcome.code.value] += 1
+            return
+        cached, expected = outcome.cached_tokens, outcome.expected_cached_tokens
+        counts.outputs += 1
+        counts.prompt_tokens += record.prompt_tokens
+        counts.cached_tokens += cached
+        counts.expected_cached_tokens += expected
+        counts.credited_tokens += cached if cached < expected else expected
+        tokens = len(outcome.ids)
+        counts.output_tokens += tokens
+        if tokens <= 1 and outcome.is_empty:
+            counts.empty_outputs += 1
+        counts.finish_reasons[outcome.finish_reason.type] += 1
 
-    def merge(self, other: Tally) -> None:
-        """Add another tally."""
-        self.undecodable += other.undecodable
+    def add_all(self, other: Tally, sign: int = 1) -> None:
+        """Add another tally, or take it away with `sign` -1."""
+        self.undecodable += sign * other.undecodable
         for group, counts in other.groups.items():
-            self.groups.setdefault(group, Counts()).add(counts)
+            self.groups.setdefault(group, Counts()).add(counts, sign)
 
-    def supersede(self, other: Tally) -> None:
-        """Take away the tally of one record, which doesn't count any more, and count it as superseded."""
-        for group, counts in other.groups.items():
-            mine = self.groups.setdefault(group, Counts())
-            mine.add(counts, -1)
-            mine.superseded += 1
+    def supersede(self, lost: Tally) -> None:
+        """Take away the sums of records that don't count any more, and count these as superseded."""
+        self.add_all(lost, -1)
+        for group, counts in lost.groups.items():
+            self.groups[group].superseded += counts.outputs + counts.failed
 
     def summary(self) -> Summary:
         """Return the sums as they are now; what is added later doesn't change them."""
         copy = Tally()
-        copy.merge(self)
+        copy.add_all(self)
         return Summary(copy.groups, copy.undecodable)
 
     def pack(self) -> bytes:
-        """Return the tally as bytes for the index."""
+        """Return the tally as bytes for the index and the hints; what was unpacked before stays as it is."""
         groups = [(list(asdict(group).values()), asdict(counts)) for group, counts in self.groups.items()]
         return encode((self.undecodable, groups))
 

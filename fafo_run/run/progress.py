@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fafo_run.engines.base import Capabilities
 from fafo_run.log.directory import RunDirectory
 from fafo_run.run.state import Snapshot
 from fafo_run.run.totals import Totals
@@ -20,34 +20,40 @@ _EVERY = 1.0
 class Progress:
     """Writes the file, atomically, about once a second."""
 
-    def __init__(self, directory: RunDirectory) -> None:
+    def __init__(self, directory: RunDirectory, *, service: bool = False) -> None:
         self._directory = directory
-        self._content: dict[str, Any] = {"pid": os.getpid(), "total": None, "servers": []}
+        self._content: dict[str, Any] = {
+            "pid": os.getpid(), "service": service, "total": None, "servers": [], "away": {}
+        }  # fmt: skip
         self._written = 0.0
-        self.engine: Capabilities | None = None
-        """Who answers, once that is known."""
+        self.engine: str | None = None
+        """Who answers, once that is known: `sglang`, for instance."""
 
-    def begin(self, totals: Totals) -> None:
-        """The view is counted."""
-        self._content["total"] = sum(totals.by_class.values())
+    def begin(self, totals: Totals | None) -> None:
+        """The view is counted; not so in a service, which counts while it works."""
+        if totals is not None:
+            self._content["total"] = sum(totals.by_class.values())
         self._write("running")
 
-    def tick(self, snapshot: Snapshot) -> None:
-        """Write how things stand, at most once a second."""
-        if time.monotonic() - self._written < _EVERY:
-            return
+    def tick(self, snapshot: Snapshot, servers: Sequence[str], away: Mapping[str, str]) -> None:
+        """Write how things stand, at most once a second; the end writes what the last tick knew.
+
+        `servers` are URLs; `away` says of those that nothing is sent to, why.
+        """
         self._content |= {
+            "total": snapshot.total,
             "in_flight": snapshot.in_flight,
             "rate": snapshot.rate,
             "eta": snapshot.eta,
             "notice": snapshot.notice,
         }
         if self.engine is not None:
-            self._content |= {"engine": self.engine.engine, "servers": list(self.engine.servers)}
-        self._write("running")
+            self._content |= {"engine": self.engine, "servers": list(servers), "away": dict(away)}
+        if time.monotonic() - self._written >= _EVERY:
+            self._write("running")
 
     def end(self, status: str) -> None:
-        """Write how the run ended: `finished`, `interrupted` or `failed`."""
+        """Write how the run ended: `finished`, `stopped`, `interrupted` or `failed`."""
         self._write(status)
 
     def _write(self, status: str) -> None:

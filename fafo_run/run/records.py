@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from itertools import groupby
 
 from attrs import evolve
 
 from fafo_run.engines.base import Answer, Capabilities, Rejected
-from fafo_run.item import Claim, Failure, FailureCode, Ids, Output, Provenance, QueuedItem, Record, Stage
+from fafo_run.item import (
+    Claim,
+    Failure,
+    FailureCode,
+    Ids,
+    Output,
+    Provenance,
+    QueuedItem,
+    Record,
+    Stage,
+    pack_ids,
+)
 from fafo_run.prompt import Prompt
 from fafo_run.run.view import ClassView, ViewItem
 from fafo_run.version import VERSION
@@ -57,38 +70,45 @@ def rejected(claim: Claim, rejection: Rejected, shared: Provenance) -> Record:
     return _of_claim(claim, shared, outcome, rejection.server, time.time(), 0.0)
 
 
-def exhausted(claim: Claim, shared: Provenance, attempts: int, last: str) -> Record:
-    """Return the record of an item that so many attempts brought no answer for; outages aren't among them."""
-    message = f"no answer after {attempts} attempts; the last one: {last}"
-    outcome = Failure(FailureCode.ATTEMPTS_EXHAUSTED, Stage.ENGINE, message)
-    return _of_claim(claim, shared, outcome, "", time.time(), 0.0)
+def exhausted(claim: Claim, shared: Provenance, history: Sequence[str], attempts: int) -> Record:
+    """Return the record of an item that so many attempts brought no answer for; outages aren't among them.
+
+    `history` is why, the last attempt last; those of earlier runs aren't in it.
+    """
+    earlier = attempts - len(history)
+    before = f"{earlier} in an earlier run; " if earlier > 0 else ""
+    message = f"no answer after {attempts} attempts: {before}{_told(history)}"
+    return _failed(claim, shared, Failure(FailureCode.ATTEMPTS_EXHAUSTED, Stage.ENGINE, message))
 
 
-def failed_early(
-    item: ViewItem, shared: Provenance, seed: int, failure: Failure, prompt: Prompt | None, lane: int
-) -> Record:
-    """Return the record of an item that never reached the queue."""
-    return Record(
-        identity=item.identity,
-        provenance=shared,
-        key=item.row.key,
-        sample=item.sample,
-        seed=seed,
-        content_hash=item.row.content_hash,
-        suffix=prompt.suffix if prompt else (),
-        bounds=prompt.bounds if prompt else (),
-        prompt_tokens=prompt.prompt_tokens if prompt else 0,
-        lane=lane,
-        attempt=0,
-        server="",
-        started=time.time(),
-        seconds=0.0,
-        outcome=failure,
-    )
+def unsendable(claim: Claim, shared: Provenance, failure: Failure) -> Record:
+    """Return the record of an item that no engine was asked for."""
+    return evolve(_failed(claim, shared, failure), attempt=0)
 
 
-def queued(item: ViewItem, shared: Provenance, seed: int, prompt: Prompt, lane: int) -> QueuedItem:
-    """Return the queue's entry for an item."""
+def too_long(claim: Claim, wanted: int, context: int) -> Failure | None:
+    """Return why an item of so many `wanted` new tokens doesn't fit the engine's context; None if it does.
+
+    It was queued by somebody who knew the model's context only, or another engine's.
+    """
+    prompt = claim.item.prompt_tokens
+    if prompt + wanted <= context:
+        return None
+    message = f"{prompt} prompt tokens and {wanted} new ones are more than the engine's context of {context}"
+    return Failure(FailureCode.TOO_LONG, Stage.ENGINE, message)
+
+
+def queued(
+    item: ViewItem,
+    shared: Provenance,
+    seed: int,
+    prompt: Prompt | None,
+    lane: int,
+    *,
+    failure: Failure | None = None,
+    retry: int = 0,
+) -> QueuedItem:
+    """Return the queue's entry for an item; `failure` says why it can't be sent as it is."""
     return QueuedItem(
         identity=item.identity,
         provenance=shared,
@@ -96,11 +116,40 @@ def queued(item: ViewItem, shared: Provenance, seed: int, prompt: Prompt, lane: 
         sample=item.sample,
         seed=seed,
         content_hash=item.row.content_hash,
-        suffix=prompt.suffix,
-        bounds=prompt.bounds,
-        prompt_tokens=prompt.prompt_tokens,
+        suffix=pack_ids(prompt.suffix if prompt else ()),
+        bounds=prompt.bounds if prompt else (),
+        prompt_tokens=prompt.prompt_tokens if prompt else 0,
         lane=lane,
+        retry=retry,
+        failure=failure,
     )
+
+
+def put_back(record: Record, shared: Provenance) -> QueuedItem:
+    """Return the queue's entry that has an engine asked once more for an item that failed there."""
+    return QueuedItem(
+        identity=record.identity,
+        provenance=shared,
+        key=record.key,
+        sample=record.sample,
+        seed=record.seed,
+        content_hash=record.content_hash,
+        suffix=record.suffix,
+        bounds=record.bounds,
+        prompt_tokens=record.prompt_tokens,
+        lane=record.lane,
+        retry=record.retry + 1,
+    )
+
+
+def _told(history: Sequence[str]) -> str:
+    """Return reasons in one line, those that follow each other and are the same once."""
+    told = [(reason, len(list(same))) for reason, same in groupby(history)]
+    return ", then ".join(f"{reason} ({count} times)" if count > 1 else reason for reason, count in told)
+
+
+def _failed(claim: Claim, shared: Provenance, failure: Failure) -> Record:
+    return _of_claim(claim, shared, failure, "", time.time(), 0.0)
 
 
 def _of_claim(
@@ -118,9 +167,10 @@ def _of_claim(
         bounds=item.bounds,
         prompt_tokens=item.prompt_tokens,
         lane=item.lane,
-        attempt=claim.attempt,
+        attempt=item.attempts + 1,
         server=server,
         started=started,
         seconds=seconds,
         outcome=outcome,
+        retry=item.retry,
     )

@@ -48,11 +48,46 @@ def defer() -> Callable[[], None]:
 
 
 @contextmanager
-def calling(interrupt: Callable[[], None]) -> Iterator[None]:
-    """Call `interrupt` in the running event loop for every signal; ignore them when the block has ended."""
+def noting() -> Iterator[Callable[[], bool]]:
+    """Let signals only be noted, since what goes on must not be torn; yields whether one came.
+
+    Puts all handlers back at the end.
+    """
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in BOTH}
+    for number in BOTH:
+        signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def cancelling() -> Iterator[None]:
+    """Let SIGTERM cancel the running task, as Ctrl-C does in asyncio: an exception out of a handler would end
+    all tasks at once, those that end a server among them. Whatever set it aside inside the block stays.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    before = signal.getsignal(signal.SIGTERM)
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        yield
+    finally:
+        if loop.remove_signal_handler(signal.SIGTERM):
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def calling(interrupt: Callable[[int], None]) -> Iterator[None]:
+    """Call `interrupt` with its number in the running event loop for every signal; ignore them when the block
+    has ended.
+    """
     loop = asyncio.get_running_loop()
     for number in BOTH:
-        loop.add_signal_handler(number, interrupt)
+        loop.add_signal_handler(number, interrupt, number)
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from attrs import define, evolve, field, frozen
 
@@ -64,7 +64,7 @@ class Snapshot:
     eta: float | None
     """Seconds until all is done, by the work that is left in tokens; None while there is no rate."""
     notice: str
-    """What the run waits for; empty when it goes on."""
+    """What the run waits for; empty when nothing holds it up."""
     elapsed: float
     """Seconds."""
 
@@ -118,11 +118,13 @@ class RunState:
     """Counters that several threads write."""
 
     totals: Mapping[str, int]
-    """Items per class."""
+    """Items per class; replaced when a service has counted anew."""
     costs: Mapping[str, float] = field(factory=dict)
     """Expected output tokens per item of a class, for as long as none was seen."""
     in_flight: int = 0
-    notice: str = ""
+    _waits: dict[str, str] = field(factory=dict)
+    """By who waits: for what."""
+    _said: deque[str] = field(factory=deque)
     _began: float = field(factory=time.monotonic)
     _before: Counter[str] = field(factory=Counter)
     _failed_before: Counter[str] = field(factory=Counter)
@@ -134,15 +136,36 @@ class RunState:
     _output_tokens: Counter[str] = field(factory=Counter)
     """By class."""
     _failures: dict[str, Failures] = field(factory=dict)
+    _open: dict[bytes, bool] = field(factory=dict)
+    """The identities that count as failed, and whether they did before this run: a retry takes them back."""
     _recent: deque[tuple[float, int, int]] = field(factory=deque)
     """Of each group commit: when, how many records, how many output tokens."""
     _lock: threading.Lock = field(factory=threading.Lock)
 
-    def found_done(self, class_name: str, *, failed: bool) -> None:
+    def found_done(self, class_name: str, identity: bytes, *, failed: bool) -> None:
         """Count an item that an earlier run finished."""
         with self._lock:
             self._before[class_name] += 1
-            self._failed_before[class_name] += failed
+            if failed:
+                self._failed_before[class_name] += 1
+                self._open[identity] = True
+
+    def wait_for(self, who: str, what: str) -> None:
+        """Note what somebody waits for; nothing when `what` is empty."""
+        with self._lock:
+            if what:
+                self._waits[who] = what
+            else:
+                self._waits.pop(who, None)
+
+    def say(self, text: str) -> None:
+        """Leave a line for whoever shows the run."""
+        self._said.append(text)
+
+    def said(self) -> Iterator[str]:
+        """Yield the lines that were left since, each once."""
+        while self._said:
+            yield self._said.popleft()
 
     def count(self, records: list[Record]) -> None:
         """Add records that are durable now."""
@@ -151,6 +174,8 @@ class RunState:
         with self._lock:
             for record in records:
                 name = record.provenance.class_name
+                if record.retry:
+                    self._take_back(name, record.identity)
                 if isinstance(record.outcome, Output):
                     self._completed[name] += 1
                     self._tokens["prompt"] += record.prompt_tokens
@@ -162,6 +187,7 @@ class RunState:
                     self._empty += record.outcome.is_empty
                 else:
                     self._failed[name] += 1
+                    self._open[record.identity] = False
                     self._note(record, record.outcome)
             self._recent.append((now, len(records), made))
             while self._recent and self._recent[0][0] < now - _WINDOW:
@@ -187,10 +213,20 @@ class RunState:
                 empty=self._empty,
                 failures=dict(self._failures),
                 rate=sum(items for items, _ in recent) / span,
-                eta=self._tokens_left(by_class) / speed if speed else None,
-                notice=self.notice,
+                # While something holds it up, the rate of the last minute says nothing about what comes.
+                eta=self._tokens_left(by_class) / speed if speed and not self._waits else None,
+                notice="; ".join(self._waits.values()),
                 elapsed=now - self._began,
             )
+
+    def _take_back(self, name: str, identity: bytes) -> None:
+        """Count an item's earlier failure no more: its retry has an outcome now."""
+        before = self._open.pop(identity, None)
+        if before:
+            self._before[name] -= 1
+            self._failed_before[name] -= 1
+        elif before is not None:
+            self._failed[name] -= 1
 
     def _class_count(self, name: str, total: int) -> ClassCount:
         completed, failed = self._completed[name], self._failed[name]

@@ -1,107 +1,34 @@
-"""The supervisor: starts the three roles of a run over one store and one engine, and ends them in the
-one order that is safe.
-"""
+"""The supervisor: opens store and engine, has the three roles work over them, and closes what it opened."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
 
-from attrs import define, field, frozen
+from attrs import define, field
 
-from fafo_build.errors import ExitCode, StoreError
-from fafo_run.engines.base import Capabilities, Engine, WarmUp
-from fafo_run.engines.open import open_engine
-from fafo_run.item import QueuedItem
-from fafo_run.prompt import PromptEncoder
-from fafo_run.run import preflight, signals
-from fafo_run.run.completer import Completer
-from fafo_run.run.dispatcher import Dispatcher
-from fafo_run.run.patience import Patience
+from fafo_build.errors import StoreError
+from fafo_build.project import declaration
+from fafo_run.engines.base import Engine, WarmUp
+from fafo_run.engines.launch_run import launched
+from fafo_run.engines.open import open_engines
+from fafo_run.item import Provenance
+from fafo_run.run import cycles, signals
+from fafo_run.run.evidence import Evidence
+from fafo_run.run.outcome import Listener, Outcome, Started
 from fafo_run.run.plan import RunPlan
-from fafo_run.run.producer import Producer
+from fafo_run.run.pool import Pool
 from fafo_run.run.progress import Progress
+from fafo_run.run.roles import Roles
 from fafo_run.run.state import RunState, Snapshot
 from fafo_run.run.store import RunStore
 from fafo_run.run.totals import Totals, count
 from fafo_run.run.view import View, items
 
-_TICK = 0.25
-"""Seconds between two snapshots."""
-
-
-@frozen
-class Started:
-    """What a run found when it began."""
-
-    capabilities: Capabilities
-    totals: Totals
-    waiting: int
-    """Items that an earlier run left in the queue."""
-    done: int
-    """Outcomes that earlier runs recorded for these classes as they are now."""
-    superseded: int
-    """Queued items of prompts, parameters or models that have changed since; they were taken out."""
-
-
-class Listener(Protocol):
-    """Is told how a run goes, in the event loop's thread."""
-
-    def started(self, started: Started) -> None:
-        """The engine is ready and the work begins."""
-
-    def tick(self, snapshot: Snapshot) -> None:
-        """Some time has passed."""
-
-    def notice(self, text: str) -> None:
-        """Something happened that a person should know."""
-
-
-@frozen
-class Outcome:
-    """How a run ended."""
-
-    snapshot: Snapshot
-    interrupted: bool
-    dropped: int
-    """Completions of items that had an output already."""
-    warm_ups: tuple[WarmUp, ...]
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """0, 3 or 130."""
-        if self.interrupted:
-            return ExitCode.INTERRUPTED
-        failed = self.snapshot.failed + self.snapshot.failed_before
-        return ExitCode.ITEMS_FAILED if failed else ExitCode.DONE
-
-    def as_json(self) -> dict[str, Any]:
-        """Return what `fafo run --json` prints."""
-        snapshot = self.snapshot
-        return {
-            "status": "interrupted" if self.interrupted else "finished",
-            "total": snapshot.total,
-            "completed": snapshot.completed,
-            "failed": snapshot.failed,
-            "before": snapshot.before,
-            "left": snapshot.left,
-            "dropped": self.dropped,
-            "warm_ups": len(self.warm_ups),
-            "prompt_tokens": snapshot.prompt_tokens,
-            "cached_tokens": snapshot.cached_tokens,
-            "ceiling_tokens": snapshot.expected_cached_tokens,
-            "failed_before": snapshot.failed_before,
-            "failures": {code: found.count for code, found in snapshot.failures.items()},
-            "output_tokens": snapshot.output_tokens,
-            "finish_reasons": dict(snapshot.finish_reasons),
-            "empty": snapshot.empty,
-            "hit_rate": snapshot.hit_rate,
-            "ceiling": snapshot.ceiling,
-            "seconds": snapshot.elapsed,
-        }
+_FAKE = "fake"
 
 
 @define
@@ -112,7 +39,11 @@ class Supervisor:
     folder: Path
     """Of the run: `runs/NAME`."""
     listener: Listener
+    service: bool = False
+    """Whether it stays when nothing is left, and waits for more."""
     _interrupts: int = field(default=0, init=False)
+    _cut: bool = field(default=False, init=False)
+    """Whether answers that were under way weren't waited for."""
     _totals: Mapping[str, int] = field(factory=dict, init=False)
     """Items per class, as soon as they are counted."""
 
@@ -123,18 +54,22 @@ class Supervisor:
         can't start or is gone for good, `SourceError` when a source can't be read. What was acknowledged
         until then is safe.
         """
+        cycles.search_rarely()
         with signals.terminating():
             release = signals.defer()
             store = RunStore.open(self.folder, self._view.project.run)
-            progress = Progress(store.directory)
+            progress = Progress(store.directory, service=self.service)
             clean, status = True, "failed"
             try:
                 release()
                 outcome = self._work(store, progress)
-                status = "interrupted" if outcome.interrupted else "finished"
+                status = outcome.status
             except (KeyboardInterrupt, asyncio.CancelledError):
-                status = "interrupted"
-                outcome = Outcome(RunState(self._totals).snapshot(store.queue.depth()), True, 0, ())
+                # Before anything was asked for, so nothing was cut short.
+                outcome = self._outcome(
+                    RunState(self._totals).snapshot(store.queue.depth()), interrupted=True
+                )
+                status = outcome.status
             except StoreError:
                 clean = False
                 raise
@@ -149,102 +84,138 @@ class Supervisor:
     def _work(self, store: RunStore, progress: Progress) -> Outcome:
         for line in store.recovered:
             self.listener.notice(f"recovered: {line}")
-        totals = count(self._view, self.folder)
-        self._totals = totals.by_class
+        totals = None if self.service else count(self._view, self.folder)
+        if totals is not None:
+            self._totals = totals.by_class
         progress.begin(totals)
-        return self._finished(store, totals) or asyncio.run(self._with_engine(store, totals, progress))
+        superseded = store.queue.drop(lambda said: self._view.owner(said) is None)
+        if superseded:
+            self.listener.notice(f"{superseded} waiting items are superseded by newer prompts; taken out")
+        waiting = store.queue.depth()
+        store.queue.select(self._wanted(), self._limited())
+        if others := waiting - store.queue.depth():
+            self.listener.notice(f"{others} more wait in the queue, and aren't asked for; they wait on")
+        done = None if totals is None else self._finished(store, totals)
+        return done or asyncio.run(self._with_servers(store, totals, progress))
 
     def _finished(self, store: RunStore, totals: Totals) -> Outcome | None:
         """Return the outcome of a run that has nothing to do, and so needs no engine; None if it has."""
-        if store.done(self._view) < sum(totals.by_class.values()):
+        if store.queue.depth() or store.done(self._view) < sum(totals.by_class.values()):
             return None
         state = RunState(totals.by_class)
         for item in items(self._view):
             if item.identity not in store.results:
                 return None
-            state.found_done(item.of.name, failed=not store.results.has_output(item.identity))
-        return Outcome(state.snapshot(store.queue.depth()), interrupted=False, dropped=0, warm_ups=())
+            failed = not store.results.has_output(item.identity)
+            state.found_done(item.of.name, item.identity, failed=failed)
+        return self._outcome(state.snapshot(store.queue.depth()), interrupted=False)
 
-    async def _with_engine(self, store: RunStore, totals: Totals, progress: Progress) -> Outcome:
-        engine = self._engine()
-        try:
-            return await self._run(store, engine, await engine.start(), totals, progress)
-        finally:
-            await engine.stop()
+    async def _with_servers(self, store: RunStore, totals: Totals | None, progress: Progress) -> Outcome:
+        project = self._view.project
+        servers = launched(
+            self.plan.engine,
+            self.plan.model,
+            root=project.root,
+            runs=project.runs_dir,
+            run=self.folder,
+            tell=self.listener.notice,
+        )
+        with signals.cancelling():
+            async with servers as spec:
+                pool = Pool(self._engines(spec), self._view, Evidence(self.folder), self.listener.notice)
+                try:
+                    await pool.start()
+                    return await self._run(store, pool, totals, progress)
+                finally:
+                    await pool.stop()
 
-    async def _run(
-        self, store: RunStore, engine: Engine, capabilities: Capabilities, totals: Totals, progress: Progress
-    ) -> Outcome:
-        preflight.check(self._view, capabilities)
-        superseded = store.queue.drop(lambda item: self._view.owner(item.provenance) is None)
-        store.queue.select(self._wanted())
+    async def _run(self, store: RunStore, pool: Pool, totals: Totals | None, progress: Progress) -> Outcome:
+        capabilities = pool.capabilities[0]
         started = Started(
             capabilities=capabilities,
+            servers=tuple(pool.names),
             totals=totals,
             waiting=store.queue.depth(),
             done=store.done(self._view),
-            superseded=superseded,
+            beside_fake=capabilities.engine != _FAKE and _FAKE in store.engines(self._view),
         )
         self.listener.started(started)
-        progress.engine = capabilities
-        state = RunState(totals.by_class, self._costs())
-        completer = Completer(store.queue, store.results, state)
-        producer = Producer(
-            self._view, self._encoders(), store.queue, store.results, completer, state,
-            preflight.context_length(self._view, capabilities),
-        )  # fmt: skip
-        dispatcher = Dispatcher(
-            store.queue, engine, capabilities, self._view, completer, state,
-            Patience(engine, self._view.project.run.attempts), producing=producer.is_alive,
-        )  # fmt: skip
-        task = asyncio.create_task(dispatcher.run())
-        with signals.calling(self._interrupter(dispatcher, producer, task)):
-            completer.start()
-            producer.start()
-            try:
-                while not task.done():
-                    await asyncio.wait({task}, timeout=_TICK)
-                    if producer.fault is not None or completer.fault is not None:
-                        producer.stop()
-                        dispatcher.drain()
-                    snapshot = state.snapshot(store.queue.depth())
-                    self.listener.tick(snapshot)
-                    progress.tick(snapshot)
-            finally:
-                producer.stop()
-                producer.join()
-                completer.finish()
-        if not task.cancelled():
-            task.result()
-        if producer.fault is not None:
-            raise producer.fault
-        snapshot = state.snapshot(store.queue.depth())
-        return Outcome(snapshot, bool(self._interrupts), completer.dropped, tuple(dispatcher.warmth.done))
+        progress.engine = capabilities.engine
+        state = RunState(totals.by_class if totals else dict.fromkeys(self._costs(), 0), self._costs())
+        roles = Roles(self._view, store, pool, state, self.folder, service=self.service)
 
-    def _interrupter(
-        self, dispatcher: Dispatcher, producer: Producer, task: asyncio.Task[None]
-    ) -> Callable[[], None]:
-        """Return what a signal does: the first one drains, the second stops at once."""
+        def tick() -> None:
+            for line in state.said():
+                self.listener.notice(line)
+            snapshot = state.snapshot(store.queue.depth())
+            self.listener.tick(snapshot)
+            progress.tick(snapshot, pool.names, pool.away)
 
-        def interrupt() -> None:
+        work = asyncio.create_task(roles.run(tick))
+        with signals.calling(self._interrupter(roles, state, work)):
+            await asyncio.wait({work})
+        if not work.cancelled():
+            work.result()
+        return self._outcome(
+            state.snapshot(store.queue.depth()),
+            interrupted=bool(self._interrupts),
+            cut=self._cut,
+            roles=roles,
+            warm_ups=pool.warm_ups,
+            beside_fake=started.beside_fake,
+        )
+
+    def _interrupter(self, roles: Roles, state: RunState, work: asyncio.Task[None]) -> Callable[[int], None]:
+        """Return what a signal does: the first one drains, the second stops at once.
+
+        A person may wait as long as it takes; whoever sends SIGTERM mostly kills soon after.
+        """
+
+        def interrupt(number: int) -> None:
             self._interrupts += 1
-            producer.stop()
-            dispatcher.drain()
-            if self._interrupts == 1:
-                self.listener.notice("finishing what is under way; once more to stop now")
-            else:
-                task.cancel()
+            roles.stop()
+            if self._interrupts > 1:
+                cut()
+                return
+            self.listener.notice("finishing what is under way; once more to stop now")
+            if number == signal.SIGTERM:
+                asyncio.get_running_loop().call_later(self._view.project.run.stop_within, cut)
+
+        def cut() -> None:
+            if not work.cancelling():  # Once: the end itself must not be torn.
+                self._cut = state.in_flight > 0
+                work.cancel()
 
         return interrupt
+
+    def _outcome(
+        self,
+        snapshot: Snapshot,
+        *,
+        interrupted: bool,
+        cut: bool = False,
+        roles: Roles | None = None,
+        warm_ups: tuple[WarmUp, ...] = (),
+        beside_fake: bool = False,
+    ) -> Outcome:
+        return Outcome(
+            snapshot,
+            interrupted,
+            cut,
+            dropped=roles.completer.dropped if roles else 0,
+            warm_ups=warm_ups,
+            service=self.service,
+            beside_fake=beside_fake,
+        )
 
     @property
     def _view(self) -> View:
         return self.plan.view
 
-    def _engine(self) -> Engine:
+    def _engines(self, spec: declaration.Engine) -> list[Engine]:
         facts = self.plan.facts
-        return open_engine(
-            self.plan.engine,
+        return open_engines(
+            spec,
             self.plan.model,
             root=self._view.project.root,
             vocab_size=facts.vocab_size,
@@ -255,19 +226,15 @@ class Supervisor:
     def _costs(self) -> dict[str, float]:
         return {of.name: of.sampling.max_new_tokens for of in self._view.classes}
 
-    def _encoders(self) -> dict[str, PromptEncoder]:
-        return {of.name: PromptEncoder(of.artifact, of.model.encoder) for of in self._view.classes}
-
-    def _wanted(self) -> Callable[[QueuedItem], bool]:
+    def _wanted(self) -> Callable[[Provenance], bool]:
         """Return which waiting items belong to this run: the filters hold for what an earlier run
         queued, too.
         """
         chosen = {(of.work, source.name) for of in self._view.classes for source in of.sources}
-        limited = None if self._view.limit is None else {item.identity for item in items(self._view)}
+        return lambda said: (
+            ((said.artifact, said.sampling_hash, said.model_fingerprint), said.source) in chosen
+        )
 
-        def wanted(item: QueuedItem) -> bool:
-            of = item.provenance
-            work = (of.artifact, of.sampling_hash, of.model_fingerprint)
-            return (work, of.source) in chosen and (limited is None or item.identity in limited)
-
-        return wanted
+    def _limited(self) -> set[bytes] | None:
+        """Return the identities that a limited run is after; None when it takes all."""
+        return None if self._view.limit is None else {item.identity for item in items(self._view)}

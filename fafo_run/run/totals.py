@@ -1,4 +1,4 @@
-"""How many items a view stands for, found by reading every source once before the run.
+"""How many items a view stands for, found by reading every source once before its rows are taken.
 
 That reading also finds what would otherwise end a run in the middle: a source that breaks off, two rows that
 contradict each other.
@@ -12,7 +12,7 @@ from pathlib import Path
 from attrs import frozen
 
 from fafo_run.run.view import View
-from fafo_run.sources.view import open_source, survey
+from fafo_run.sources.view import Survey, open_source, survey
 
 
 @frozen
@@ -34,17 +34,22 @@ def count(view: View, workdir: Path) -> Totals:
     Raises `SourceError` when one can't be read, or names both rows where two share a key and differ in
     content.
     """
-    surveys = {
-        source.name: survey(open_source(source, view.project.root), workdir) for source in view.sources
-    }
+    return totals_of(
+        view,
+        {source.name: survey(open_source(source, view.project.root), workdir) for source in view.sources},
+    )
+
+
+def totals_of(view: View, surveys: Mapping[str, Survey]) -> Totals:
+    """Return what these surveys make of items of the view; a source without one counts as empty."""
     by_class: dict[str, int] = {}
-    by_source = dict.fromkeys(surveys, 0)
+    by_source = dict.fromkeys((source.name for source in view.sources), 0)
     for of in view.classes:
         left = view.limit
         by_class[of.name] = 0
         for source in of.sources:
-            found = surveys[source.name]
-            here = found.rows * of.sampling.samples + found.broken
+            found = surveys.get(source.name)
+            here = found.rows * of.sampling.samples + found.broken if found else 0
             here = here if left is None else min(here, left)
             left = None if left is None else left - here
             by_class[of.name] += here

@@ -7,14 +7,15 @@ The producer makes work of it; status, verify and export hold the results agains
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
-from attrs import asdict, evolve, frozen
+from attrs import evolve, frozen
 
 from fafo_build.bake.artifact import Artifact
-from fafo_build.bake.bake import Baked, BakedModel
-from fafo_build.bake.sampling import sampling_hash
+from fafo_build.bake.baked import Baked, BakedModel
+from fafo_build.bake.sampling import for_engine, parameters, sampling_hash
 from fafo_build.errors import DeclarationError, Problem
 from fafo_build.project.declaration import Project, PromptClass, Sampling, Source
 from fafo_build.project.values import did_you_mean
@@ -27,14 +28,15 @@ Work = tuple[str, str, str]
 """Artifact, sampling hash and model fingerprint: with a row, all that an identity is made of."""
 
 
-@frozen
+@frozen(slots=False)
 class ClassView:
     """One class as it is baked now, and the sources whose rows are asked in its name."""
 
     declared: PromptClass
     artifact: Artifact
     model: BakedModel
-    sampling_hash: str
+    sampling: Sampling
+    """What the engine is asked for; `json_schema` is the schema itself."""
     sources: tuple[Source, ...]
 
     @property
@@ -42,17 +44,17 @@ class ClassView:
         """The class's name."""
         return self.declared.name
 
-    @property
-    def sampling(self) -> Sampling:
-        """What the engine is asked for."""
-        return self.declared.sampling
+    @cached_property
+    def sampling_hash(self) -> str:
+        """64 hex digits."""
+        return sampling_hash(self.sampling)
 
-    @property
+    @cached_property
     def model_fingerprint(self) -> str:
         """64 hex digits."""
         return self.artifact.model.digest
 
-    @property
+    @cached_property
     def work(self) -> Work:
         """What the class asks, and of whom."""
         return self.artifact.hash, self.sampling_hash, self.model_fingerprint
@@ -65,9 +67,7 @@ class ClassView:
 
     def sampling_values(self) -> Mapping[str, Value]:
         """Return the sampling parameters that reach the engine, for the provenance."""
-        values = asdict(self.sampling)
-        del values["samples"]
-        return values
+        return parameters(self.sampling)
 
 
 @frozen
@@ -189,6 +189,6 @@ def _class_view(project: Project, baked: Baked, name: str) -> ClassView:
         declared=declared,
         artifact=baked.classes[name].artifact,
         model=baked.classes[name].model,
-        sampling_hash=sampling_hash(declared.sampling),
+        sampling=for_engine(project, declared),
         sources=tuple(project.sources[source] for source in declared.sources),
     )

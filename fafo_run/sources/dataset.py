@@ -72,7 +72,10 @@ class DatasetSource(Source):
 
     def _shards(self) -> list[DataFile]:
         shown = shown_path(self._folder, self._root)
-        state = self._state(shown)
+        try:
+            state = self._state(shown)
+        except OSError as error:
+            raise cant_read(shown, error) from error
         if state.indices_files or state.indices_data_files:
             raise SourceError(
                 Problem(
@@ -90,6 +93,7 @@ class DatasetSource(Source):
         return files
 
     def _state(self, shown: str) -> _State:
+        """Raises `OSError` for what can't be looked at."""
         folder = self._folder
         if not folder.is_dir():
             message = f"{shown} is a file, not a folder" if folder.exists() else f"{shown} isn't there"
@@ -114,8 +118,6 @@ class DatasetSource(Source):
             return msgspec.json.decode(state.read_bytes(), type=_State)
         except msgspec.DecodeError as error:
             raise SourceError(Problem(str(error), file=shown_path(state, self._root))) from error
-        except OSError as error:
-            raise cant_read(shown_path(state, self._root), error) from error
 
 
 def _check_whole(shard: DataFile, source: str) -> None:

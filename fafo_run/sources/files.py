@@ -87,7 +87,11 @@ class FilesSource(Source):
     def _files(self) -> list[DataFile]:
         found: dict[Path, DataFile] = {}
         for pattern in self._declared.path:
-            for path in self._matches(pattern):
+            try:
+                matches = self._matches(pattern)
+            except OSError as error:
+                raise cant_read(pattern, error) from error
+            for path in matches:
                 found.setdefault(path, DataFile(path, shown_path(path, self._root)))
         for file in found.values():
             _check_readable(file, self.name, alone=len(found) == 1)

@@ -90,11 +90,11 @@ class SqlSource(Source):
     def _connect(self) -> sqlite3.Connection:
         path = self._path()
         shown = shown_path(path, self._root)
-        if not path.is_file():
-            message = f"{shown} is no file" if path.exists() else f"{shown} isn't there"
-            cure = "paths are relative to the project folder; an absolute one begins with a fourth slash"
-            raise declared_error(self.name, "url", message, cure=cure)
         try:
+            if not path.is_file():
+                message = f"{shown} is no file" if path.exists() else f"{shown} isn't there"
+                cure = "paths are relative to the project folder; an absolute one begins with a fourth slash"
+                raise declared_error(self.name, "url", message, cure=cure)
             if path.stat().st_size == 0:
                 # SQLite takes it for a database without tables.
                 raise SourceError(

@@ -1,23 +1,34 @@
 """Makes the verification of a run: sums from the results, the view held against them, build/ against
-its inputs.
+its inputs, the servers' counters against the run's.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from fafo_build.bake.plan import plan_build
 from fafo_build.project.declaration import Project
-from fafo_run.results.reader import Duplicates
+from fafo_run.results.audit import Duplicates
+from fafo_run.run import evidence
+from fafo_run.run.server import IN_PROCESS
 from fafo_run.run.store import RunReader
 from fafo_run.run.view import View, items
-from fafo_run.verify.report import Cause, Completeness, Finding, Hits, Report
+from fafo_run.verify.causes import difference, explain, no_ceiling
+from fafo_run.verify.counters import Agreement, Comparison, compare
+from fafo_run.verify.known import Known
+from fafo_run.verify.lives import Losses, lives_of
+from fafo_run.verify.notes import notes
+from fafo_run.verify.records import Pair, RecordSums
+from fafo_run.verify.report import Cause, Finding, Report
+from fafo_run.verify.sums import Completeness, Hits
+from fafo_run.verify.warming import warm_ups
 
-IN_PROCESS = "in process"
-"""Stands for the server where the engine is none."""
+_LOOKS = 2
+"""How often to look whether an item waits: one that is tried again gets a new entry before the old one
+retires, and may do so while both segments are read.
+"""
 
 
 def verify(view: View, reader: RunReader, min_hit_rate: float) -> Report:
@@ -25,59 +36,103 @@ def verify(view: View, reader: RunReader, min_hit_rate: float) -> Report:
 
     Raises `SourceError` when a source can't be read, `StoreError` when the store can't.
     """
-    by_class: dict[str, Hits] = {of.name: Hits() for of in view.classes}
-    by_server: defaultdict[str, Hits] = defaultdict(Hits)
-    failures = dict.fromkeys(by_class, 0)
+    events, unreadable = evidence.read(reader.directory.path)
+    lives = lives_of(events)
+    hits, failures = _sums(view, reader)
+    records = RecordSums(view.owner, Losses(events).why)
+    # The audit first: what is recorded while it reads can only be missing from it, never doubled by it.
+    audit = reader.results.duplicates(records.see)
+    completeness = _completeness(view, reader, audit)
+    stale = [(name, f"{name}: {reason}") for name, reason in _stale(view.project)]
+    known = Known(
+        hits=hits,
+        misses=records.misses(),
+        lives=lives,
+        prefixes={of.artifact.hash: of.artifact.prefix for of in view.classes},
+        artifacts={of.name: of.artifact.hash for of in view.classes},
+        outputs={of.name: of.sampling.max_new_tokens for of in view.classes},
+        counters=compare(lives),
+        stale=frozenset(name for name, _ in stale),
+    )
+    by_class = {of.name: _over(hits, 0, of.name) for of in view.classes}
+    findings = [
+        *_hit_rates(by_class, known, min_hit_rate),
+        *_records(completeness, audit),
+        *(Finding(Cause.STALE, line) for _, line in stale),
+        *_counters(known.counters),
+        *_nothing(by_class, failures, known),
+    ]
+    return Report(
+        by_class=by_class,
+        by_server={
+            server: _over(hits, 1, server)
+            for server in dict.fromkeys(pair[1] for pair, sums in hits.items() if sums.items)
+        },
+        by_hour=records.by_hour(),
+        warm_ups=warm_ups(lives, known.prefixes),
+        counters=known.counters,
+        completeness=completeness,
+        stale=tuple(line for _, line in stale),
+        findings=tuple(findings),
+        notes=tuple(notes(known, {found.cause for found in findings})),
+        events=len(events),
+        unreadable=unreadable,
+        min_hit_rate=min_hit_rate,
+    )
+
+
+def _sums(view: View, reader: RunReader) -> tuple[dict[Pair, Hits], dict[str, int]]:
+    """Return the sums over finished items by class and server, and the number of failures by class."""
+    hits: dict[Pair, Hits] = {}
+    failures = dict.fromkeys((of.name for of in view.classes), 0)
     for group, counts in reader.results.summary().groups.items():
         owner = view.owner(group)
-        if owner in by_class:
-            hits = Hits(
+        if owner in failures:
+            pair = owner, group.server or IN_PROCESS
+            hits[pair] = hits.get(pair, Hits()) + Hits(
                 items=counts.outputs,
                 prompt_tokens=counts.prompt_tokens,
                 cached_tokens=counts.cached_tokens,
                 ceiling_tokens=counts.expected_cached_tokens,
                 reached_tokens=counts.credited_tokens,
             )
-            by_class[owner] += hits
             failures[owner] += counts.failed
-            by_server[group.server or IN_PROCESS] += hits
-    # The audit first: what is recorded while it reads can only be missing from it, never doubled by it.
-    audit = reader.results.duplicates()
-    completeness = _completeness(view, reader, audit)
-    stale = tuple(_stale(view.project))
-    return Report(
-        by_class=by_class,
-        by_server={name: hits for name, hits in by_server.items() if hits.items},
-        completeness=completeness,
-        stale=stale,
-        findings=tuple(_findings(by_class, completeness, audit, stale, failures, min_hit_rate)),
-        min_hit_rate=min_hit_rate,
-    )
+    return hits, failures
+
+
+def _over(hits: Mapping[Pair, Hits], at: int, name: str) -> Hits:
+    """Return the sums of one class (`at` 0) or one server (1)."""
+    return sum((sums for pair, sums in hits.items() if pair[at] == name), Hits())
 
 
 def _completeness(view: View, reader: RunReader, audit: Duplicates) -> Completeness:
     """Hold every item of the view against the results. Takes 16 bytes of memory per item."""
     results = reader.results
-    unrecorded = _unrecorded(reader)
-    completed, failed, waiting = bytearray(), bytearray(), bytearray()
+    unrecorded, retries = _unrecorded(reader), reader.retries()
+    completed, failed, waiting, retried = bytearray(), bytearray(), bytearray(), bytearray()
     lost = set()
     for item in items(view):
-        if results.has_output(item.identity):
-            completed += item.identity
-        elif item.identity in results:
-            failed += item.identity
+        name = item.identity
+        if results.has_output(name):
+            completed += name
+            continue
+        if name in unrecorded:
+            lost.add(name)
+        if name not in results:
+            waiting += name
+        elif name in retries:
+            retried += name
         else:
-            waiting += item.identity
-            if item.identity in unrecorded:
-                lost.add(item.identity)
-    counts = [_distinct(found) for found in (completed, failed, waiting)]
+            failed += name
+    counts = [_distinct(found) for found in (completed, failed, waiting, retried)]
     recorded = results.summary().total
+    counted = counts[0] + counts[1] + counts[3]
     return Completeness(
         total=sum(counts),
         completed=counts[0],
         failed=counts[1],
-        waiting=counts[2],
-        superseded=recorded.superseded + max(0, recorded.outputs + recorded.failed - counts[0] - counts[1]),
+        waiting=counts[2] + counts[3],
+        superseded=recorded.superseded + max(0, recorded.outputs + recorded.failed - counted),
         doubled=len(audit.identities),
         lost=len(lost),
         undecodable=len(audit.damaged),
@@ -85,13 +140,18 @@ def _completeness(view: View, reader: RunReader, audit: Duplicates) -> Completen
 
 
 def _unrecorded(reader: RunReader) -> set[bytes]:
-    """Return the identities of items that left the queue without a record."""
-    suspects = {identity for identity in reader.queue.retired() if identity not in reader.results}
+    """Return the identities of items that left the queue without an outcome."""
+    suspects = dict(reader.queue.unrecorded(reader.results))
+    for _ in range(_LOOKS):
+        if suspects:
+            waiting = reader.queue.identities()
+            suspects = {name: retry for name, retry in suspects.items() if name not in waiting}
     if suspects:
         # A run may have recorded and retired them since the results were opened.
         with RunReader.open(reader.directory.path) as later:
-            suspects -= {identity for identity in suspects if identity in later.results}
-    return suspects
+            done = later.results.is_done
+            suspects = {name: retry for name, retry in suspects.items() if not done(name, retry)}
+    return set(suspects)
 
 
 def _distinct(identities: bytearray) -> int:
@@ -103,22 +163,17 @@ def _distinct(identities: bytearray) -> int:
     return 1 + int((ordered[1:] != ordered[:-1]).any(axis=1).sum())
 
 
-def _stale(project: Project) -> Iterator[str]:
+def _stale(project: Project) -> Iterator[tuple[str, str]]:
+    """Yield each class that isn't baked as it is declared, with each reason."""
     plan = plan_build(project)
     for waiting in plan.waiting:
-        yield from (f"{waiting.name}: {reason}" for reason in waiting.reasons)
+        yield from ((waiting.name, reason) for reason in waiting.reasons)
     for name in plan.gone:
-        yield f"{name}: the class is gone"
+        yield name, "the class is gone"
 
 
-def _findings(
-    by_class: Mapping[str, Hits],
-    completeness: Completeness,
-    audit: Duplicates,
-    stale: tuple[str, ...],
-    failures: Mapping[str, int],
-    min_hit_rate: float,
-) -> Iterator[Finding]:
+def _hit_rates(by_class: Mapping[str, Hits], known: Known, min_hit_rate: float) -> Iterator[Finding]:
+    """Yield the classes that are below, each with what explains it."""
     for name, hits in by_class.items():
         if hits.ratio is not None and hits.ratio < min_hit_rate:
             yield Finding(
@@ -126,6 +181,10 @@ def _findings(
                 f"{name}: {hits.ratio:.3f} of the ceiling, {min_hit_rate:g} asked for "
                 f"({hits.reached_tokens} of {hits.ceiling_tokens} tokens)",
             )
+            yield from explain(name, known)
+
+
+def _records(completeness: Completeness, audit: Duplicates) -> Iterator[Finding]:
     if completeness.doubled:
         first = ", ".join(identity.hex() for identity in audit.identities[:3])
         yield Finding(Cause.DOUBLED, f"{completeness.doubled} identities have two outputs: {first}")
@@ -133,8 +192,20 @@ def _findings(
         yield Finding(Cause.LOST, f"{completeness.lost} items left the queue without a record")
     for line in audit.damaged:
         yield Finding(Cause.UNDECODABLE, line)
-    for line in stale:
-        yield Finding(Cause.STALE, line)
+
+
+def _counters(found: Mapping[str, Comparison]) -> Iterator[Finding]:
+    for server, comparison in found.items():
+        if comparison.agreement is Agreement.FEWER:
+            yield Finding(
+                Cause.COUNTERS,
+                f"{difference(server, comparison)}: one of the two is wrong, unless the server was restarted "
+                "so quickly that nobody saw it",
+            )
+
+
+def _nothing(by_class: Mapping[str, Hits], failures: Mapping[str, int], known: Known) -> Iterator[Finding]:
+    """Yield why there is no hit rate, of some class or of all."""
     for name, failed in failures.items():
         if failed and not by_class[name].items:
             yield Finding(Cause.NO_RESULTS, f"{name}: no output, {failed} failed")
@@ -143,3 +214,4 @@ def _findings(
         yield Finding(Cause.NO_RESULTS, "no item has an output yet")
     elif total.items and not total.ceiling_tokens:
         yield Finding(Cause.NO_CEILING, "no prefix fills a page of the engine's cache")
+        yield from no_ceiling(known)

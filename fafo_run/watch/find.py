@@ -5,9 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from fafo_build.bake.store import artifact_path, read_artifact, read_named, tokenizer_path
+from fafo_build.bake.store import (
+    OtherFormatError,
+    artifact_path,
+    read_artifact,
+    read_named,
+    tokenizer_path,
+)
 from fafo_build.errors import DeclarationError
-from fafo_run.item import Record, Row
+from fafo_run.item import Failure, Record, Row
 from fafo_run.prompt import PromptEncoder
 from fafo_run.run.store import RunReader
 from fafo_run.run.view import View
@@ -36,7 +42,7 @@ def find(view: View, reader: RunReader, name: str) -> list[Shown]:
             f'no item with the identity or key "{name}" has a result',
             cure="`fafo items` lists keys and identities; an item shows once it has a result",
         )
-    items = [_shown(view, record) for record in records]
+    items = [_shown(view, reader, record) for record in records]
     current = [item for item in items if item.current]
     return (current or items)[:_MOST]
 
@@ -52,10 +58,15 @@ def _matches(reader: RunReader, name: str) -> Iterator[Record]:
             yield record
 
 
-def _shown(view: View, record: Record) -> Shown:
+def _shown(view: View, reader: RunReader, record: Record) -> Shown:
     row = _row(view, record)
     is_current = view.owner(record.provenance) is not None and row is not None
-    return shown(record, row, _encoder(view, record), current=is_current)
+    earlier = [before for before in reader.results.history(record.identity) if _is_before(before, record)]
+    return shown(record, row, _encoder(view, record), current=is_current, earlier=earlier)
+
+
+def _is_before(other: Record, record: Record) -> bool:
+    return isinstance(other.outcome, Failure) and other != record
 
 
 def _row(view: View, record: Record) -> Row | None:
@@ -70,10 +81,13 @@ def _row(view: View, record: Record) -> Row | None:
 
 
 def _encoder(view: View, record: Record) -> PromptEncoder | None:
-    """Return the encoder of the artifact that a record was made with, if it still is in build/."""
+    """Return the encoder of the artifact that a record was made with, if build/ has it in today's format."""
     build = view.project.build_dir
     if not artifact_path(build, record.provenance.artifact).exists():
         return None
-    artifact = read_artifact(build, record.provenance.artifact)
+    try:
+        artifact = read_artifact(build, record.provenance.artifact)
+    except OtherFormatError:
+        return None
     path = tokenizer_path(build, artifact.tokenizer)
     return PromptEncoder(artifact, read_named(path, artifact.tokenizer)) if path.exists() else None

@@ -13,9 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column
 from rich.text import Text
 
+from fafo_run.run.outcome import Outcome, Started
 from fafo_run.run.plan import RunPlan
 from fafo_run.run.state import Snapshot
-from fafo_run.run.supervisor import Outcome, Started
+from fafo_run.watch.words import counted
 
 _LINE_EVERY = 10.0
 """Seconds between two lines where no bar can be drawn."""
@@ -87,25 +88,30 @@ class RunView:
     def started(self, started: Started) -> None:
         """Say what was found, and draw the bars."""
         engine = started.capabilities
-        details = ", ".join(str(value) for value in engine.settings.values() if isinstance(value, str))
+        if started.servers:
+            details = counted(len(started.servers), "server")
+        else:
+            details = ", ".join(str(value) for value in engine.settings.values() if isinstance(value, str))
         project = self._plan.view.project.name
         self.notice(f"{project} · {engine.engine}{f' ({details})' if details else ''} · {engine.model}")
-        if started.superseded:
-            self.notice(f"{started.superseded} waiting items are superseded by newer prompts; taken out")
+        if started.beside_fake:
+            self.notice(
+                "WARNING: outcomes of the fake engine stand in this run and count as done, though its "
+                "answers mean nothing. Give it a run of its own (--run NAME), and take another name here, too"
+            )
         if started.done or started.waiting:
             self.notice(
                 f"resuming: {started.done} done or failed before, {started.waiting} waiting in the queue"
             )
-        if started.totals.repeated:
-            self.notice(
-                f"{_counted(started.totals.repeated, 'row')} more than once in a source; each is taken once"
-            )
-        if started.totals.broken:
-            self.notice(
-                f"{_counted(started.totals.broken, 'row')} can't be read, and will be failure records"
-            )
+        totals = started.totals
+        if totals is None:
+            self.notice("a service: it stays until it is stopped, with Ctrl-C or SIGTERM")
+        elif totals.repeated:
+            self.notice(f"{counted(totals.repeated, 'row')} more than once in a source; each is taken once")
+        if totals is not None and totals.broken:
+            self.notice(f"{counted(totals.broken, 'row')} can't be read; recorded as failed")
         if self._console.is_terminal and not self._quiet and not self._json:
-            self._draw(started.totals.by_class)
+            self._draw({of.name: 0 for of in self._plan.view.classes} if totals is None else totals.by_class)
 
     def notice(self, text: str) -> None:
         """Say something that a person should know."""
@@ -118,6 +124,7 @@ class RunView:
                 failed = count.failed + count.failed_before
                 self._bars.update(
                     self._tasks[name],
+                    total=count.total,
                     completed=count.before + count.completed + count.failed,
                     note=f"{failed} failed" if failed else "",
                 )
@@ -163,7 +170,3 @@ def snapshot_json(snapshot: Snapshot) -> dict[str, Any]:
         "ceiling": snapshot.ceiling,
         "notice": snapshot.notice,
     }
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word}{'' if count == 1 else 's'}"

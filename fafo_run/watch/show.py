@@ -4,13 +4,21 @@ led to it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from attrs import frozen
 
+from fafo_run.engines.repeat import Repeatability, repeatability
 from fafo_run.item import Failure, Output, Record, Row
 from fafo_run.prompt import PromptEncoder
+from fafo_run.watch.words import counted, times
+
+_NO_ARTIFACT = "its artifact isn't in build/ any more, or is of an older format"
+
+_LONGEST = 60
+"""Characters of a parameter that people are shown."""
 
 
 @frozen
@@ -23,10 +31,12 @@ class Shown:
     current: bool
     """False when the class, its sampling, its model or the row has changed since, or the row is gone."""
     prefix_text: str | None
-    """None when the artifact isn't there any more."""
+    """None when the artifact isn't there any more, or is of an older format."""
     suffix_text: str | None
     prefix_tokens: int | None
     output_text: str | None
+    earlier: tuple[Record, ...] = ()
+    """Its failures before that, the first one first."""
 
     def as_json(self) -> dict[str, Any]:
         """Return everything, ids included."""
@@ -57,8 +67,11 @@ class Shown:
                 "version": of.engine_version,
                 "settings": dict(of.engine_settings),
                 "server": record.server,
+                "repeats": repeats(record).as_json() if isinstance(record.outcome, Output) else None,
             },
             "attempt": record.attempt,
+            "retry": record.retry,
+            "history": [_earlier(before) for before in self.earlier],
             "started": _moment(record.started),
             "seconds": record.seconds,
         }
@@ -76,8 +89,18 @@ class Shown:
         return told
 
 
-def shown(record: Record, row: Row | None, encoder: PromptEncoder | None, *, current: bool) -> Shown:
-    """Gather what there is to show of a record; `encoder` is that of its artifact, if it is still there."""
+def shown(
+    record: Record,
+    row: Row | None,
+    encoder: PromptEncoder | None,
+    *,
+    current: bool,
+    earlier: Sequence[Record] = (),
+) -> Shown:
+    """Gather what there is to show of a record; `encoder` is that of its artifact, if it is still there.
+
+    `earlier` are the records that this one took the place of, the first one first.
+    """
     output = record.outcome if isinstance(record.outcome, Output) else None
     prompt = encoder.prompt_text(record.suffix) if encoder and record.prompt_tokens else (None, None)
     return Shown(
@@ -87,7 +110,10 @@ def shown(record: Record, row: Row | None, encoder: PromptEncoder | None, *, cur
         prefix_text=prompt[0],
         suffix_text=prompt[1],
         prefix_tokens=len(encoder.prefix) if encoder else None,
-        output_text=encoder.output_text(output.ids) if encoder and output else None,
+        output_text=encoder.output_text(output, record.provenance.sampling.get("stop_token_ids", ()))
+        if encoder and output
+        else None,
+        earlier=tuple(earlier),
     )
 
 
@@ -113,9 +139,25 @@ def render(item: Shown) -> str:
         f"sampling  {_pairs(of.sampling)} · seed {record.seed}",
         f"engine    {of.engine or '-'} {of.engine_version} · {_pairs(of.engine_settings)}"
         + (f" · {record.server}" if record.server else ""),
-        f"time      {_moment(record.started)} · {record.seconds:.3f} s · attempt {record.attempt}",
+        *_repeats_lines(record),
+        f"time      {_moment(record.started)} · {record.seconds:.3f} s · attempt {record.attempt}"
+        + (f" · put back {times(record.retry)}" if record.retry else ""),
+        *_earlier_lines(item.earlier),
     ]
     return "\n".join(lines)
+
+
+def _repeats_lines(record: Record) -> list[str]:
+    if not isinstance(record.outcome, Output):
+        return []
+    found = repeats(record)
+    return [f"repeats   {found.level.value}: {found.why}"]
+
+
+def repeats(record: Record) -> Repeatability:
+    """Return whether the same request would get the same output again, by what its engine said of itself."""
+    of = record.provenance
+    return repeatability(of.engine, of.engine_settings, of.sampling)
 
 
 def _row_lines(item: Shown) -> list[str]:
@@ -128,7 +170,7 @@ def _prompt_lines(item: Shown) -> list[str]:
     if item.record.prompt_tokens == 0:
         return []
     if item.prefix_text is None or item.suffix_text is None:
-        return ["prompt: its artifact isn't in build/ any more", ""]
+        return [f"prompt: {_NO_ARTIFACT}", ""]
     suffix = item.record.prompt_tokens - (item.prefix_tokens or 0)
     return [
         f"prompt: {item.prefix_tokens} prefix tokens, of all items of the class",
@@ -146,9 +188,7 @@ def _outcome_lines(item: Shown) -> list[str]:
     matched = "" if outcome.finish_reason.matched is None else f" ({outcome.finish_reason.matched})"
     return [
         f"output: {len(outcome.ids)} tokens, finished by {outcome.finish_reason.type}{matched}",
-        _indent(
-            item.output_text if item.output_text is not None else "(its artifact isn't in build/ any more)"
-        ),
+        _indent(item.output_text if item.output_text is not None else f"({_NO_ARTIFACT})"),
         f"  ids {' '.join(map(str, outcome.ids))}",
         "",
         f"cached    {outcome.cached_tokens} of {item.record.prompt_tokens} prompt tokens, "
@@ -156,12 +196,31 @@ def _outcome_lines(item: Shown) -> list[str]:
     ]
 
 
+def _earlier_lines(earlier: Sequence[Record]) -> Iterator[str]:
+    for record in earlier:
+        told = _earlier(record)
+        tries = counted(record.attempt, "attempt")
+        yield f"before    {told['started']} · {told['code']} at {told['stage']}, {tries}"
+        yield f"  {told['message']}"
+
+
+def _earlier(record: Record) -> dict[str, Any]:
+    told: dict[str, Any] = _failure(record.outcome) if isinstance(record.outcome, Failure) else {}
+    return told | {"attempts": record.attempt, "retry": record.retry, "started": _moment(record.started)}
+
+
 def _failure(failure: Failure) -> dict[str, str]:
     return {"code": failure.code.value, "stage": failure.stage.value, "message": failure.message}
 
 
 def _pairs(values: Any) -> str:
-    return " ".join(f"{name}={value}" for name, value in values.items() if value is not None) or "-"
+    """Return what is set; a schema or a grammar is shown whole by --json."""
+    return " ".join(f"{name}={_brief(value)}" for name, value in values.items() if value is not None) or "-"
+
+
+def _brief(value: Any) -> str:
+    shown = value if isinstance(value, str) and value.isprintable() else repr(value)
+    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
 
 
 def _moment(seconds: float) -> str:

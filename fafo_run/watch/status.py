@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from attrs import asdict, define, frozen
+from attrs import asdict, define, field, frozen
 
 from fafo_build.project.load import active_overrides
-from fafo_run.log.directory import RunDirectory
+from fafo_run.log.directory import NoStore, RunDirectory
+from fafo_run.log.fs import Disk
+from fafo_run.log.listing import open_segments
 from fafo_run.log.locking import is_held
 from fafo_run.run.store import RunReader
 from fafo_run.run.view import View
@@ -44,9 +46,12 @@ class Hint:
     status: str = ""
     total: int | None = None
     servers: tuple[str, ...] = ()
+    away: Mapping[str, str] = field(factory=dict)
     in_flight: int = 0
     rate: float | None = None
     eta: float | None = None
+    service: bool = False
+    notice: str = ""
 
 
 @frozen
@@ -66,7 +71,11 @@ class Status:
 
     run: str
     status: str
-    """`new`, `running`, `finished`, `interrupted`, `failed` or `crashed`."""
+    """`new`, `running`, `finished`, `stopped`, `interrupted`, `failed` or `crashed`."""
+    service: bool
+    """Whether a service works on it now."""
+    notice: str
+    """What it waits for; empty when nothing holds it up, or nobody works on it."""
     total: int | None
     queued: int
     in_flight: int
@@ -80,6 +89,9 @@ class Status:
     empty: int
     """Outputs without a token but the one that ended them."""
     servers: tuple[str, ...]
+    """URLs of those that the last run asked."""
+    away: Mapping[str, str]
+    """Of the servers that nothing is sent to now, why; by URL."""
     tokens: Tokens
     rate: float | None
     eta: float | None
@@ -92,9 +104,11 @@ class Status:
 
 def status_of(view: View, folder: Path) -> Status:
     """Return where the run in `folder` stands. Raises `StoreError` when its store can't be read."""
-    if not (folder / "FORMAT").exists():
+    try:
+        reader = RunReader.open(folder)
+    except NoStore:
         return _new(view, folder)
-    with RunReader.open(folder) as reader:
+    with reader:
         hint = _hint(reader.directory)
         by_class = {of.name: Count() for of in view.classes}
         by_source = {source.name: Count() for source in view.sources}
@@ -116,11 +130,20 @@ def status_of(view: View, folder: Path) -> Status:
             tokens.cached += counts.cached_tokens
             tokens.ceiling += counts.expected_cached_tokens
             tokens.output += counts.output_tokens
-        state = _state(reader.directory, hint)
+        for name in reader.retries():
+            record = reader.results.find(name)
+            owner = view.owner(record.provenance) if record is not None else None
+            if record is not None and owner is not None:
+                # It waits, and so it hasn't failed yet.
+                by_class[owner].failed -= 1
+                by_source[record.provenance.source].failed -= 1
+        state = _state(reader.directory, hint, recorded=bool(reader.results.summary().groups))
         live = hint if state == "running" else Hint()
         return Status(
             run=folder.name,
             status=state,
+            service=live.service,
+            notice=live.notice,
             total=hint.total,
             queued=reader.queue.depth(),
             in_flight=live.in_flight,
@@ -132,6 +155,7 @@ def status_of(view: View, folder: Path) -> Status:
             finish_reasons=dict(finish_reasons),
             empty=empty,
             servers=hint.servers,
+            away=live.away,
             tokens=tokens,
             rate=live.rate,
             eta=live.eta,
@@ -143,6 +167,8 @@ def _new(view: View, folder: Path) -> Status:
     return Status(
         run=folder.name,
         status="new",
+        service=False,
+        notice="",
         total=None,
         queued=0,
         in_flight=0,
@@ -154,6 +180,7 @@ def _new(view: View, folder: Path) -> Status:
         finish_reasons={},
         empty=0,
         servers=(),
+        away={},
         tokens=Tokens(),
         rate=None,
         eta=None,
@@ -168,16 +195,19 @@ def _hint(directory: RunDirectory) -> Hint:
         return Hint()  # It is only a hint: whoever wrote something else into it changes nothing that counts.
 
 
-def _state(directory: RunDirectory, hint: Hint) -> str:
+def _state(directory: RunDirectory, hint: Hint, *, recorded: bool) -> str:
     if is_held(directory.path / "LOCK"):
         return "running"
     if hint.status == "failed":
         return "failed"
     if not directory.stopped_cleanly():
         return "crashed"
-    return "interrupted" if hint.status == "interrupted" else "finished"
+    if not hint.status and not recorded:
+        return "new"  # Something was submitted, and no run has begun.
+    return hint.status if hint.status in ("interrupted", "stopped") else "finished"
 
 
 def _size(folder: Path) -> StoreSize:
-    sizes = [path.stat().st_size for path in folder.glob("*/*.seg")]
+    disk = Disk()
+    sizes = [file.size() for part in ("queue", "results") for file in open_segments(disk, folder / part)]
     return StoreSize(str(folder), len(sizes), sum(sizes), active_overrides())

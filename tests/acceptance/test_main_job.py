@@ -18,7 +18,7 @@ import pytest
 from tests import sglang_server
 from tests.helpers import REPO, exported, fafo, fafo_json, identities, kill, start
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 PROJECT = ("fafo.toml", "classes", "prompts", "examples")
 ITEMS = 60
@@ -47,6 +47,11 @@ def everything_once(folder: Path, items: int = ITEMS) -> None:
     assert [row["identity"] for row in exported(folder)] == identities(folder)
 
 
+def completed(folder: Path) -> int:
+    count: int = fafo_json(folder, "status")["completed"]
+    return count
+
+
 @pytest.fixture(scope="module")
 def embedded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The main job, done by the embedded engine."""
@@ -71,13 +76,18 @@ def test_ten_kills_of_the_real_engine_lose_nothing_and_double_nothing(tmp_path: 
     fafo(folder, "build")
     chance = random.Random(7)
     killed = 0
-    for _ in range(10):
+    for number in range(10):
+        before = completed(folder)
         process = start(folder, "run", "--quiet")
         time.sleep(chance.uniform(1, 14))
+        if number in (3, 7):
+            # On a slow machine nothing may be done so early; twice a run gets as far as its first results.
+            while process.poll() is None and completed(folder) == before:
+                time.sleep(0.5)
         killed += process.poll() is None
         kill(process)
     assert killed >= 8, "too many runs had ended before they were killed: the test shows too little"
-    assert 0 < fafo_json(folder, "status")["completed"] < 2 * ITEMS
+    assert 0 < completed(folder) < 2 * ITEMS
     fafo(folder, "run")
     everything_once(folder, 2 * ITEMS)
 

@@ -12,6 +12,7 @@ from fafo_build.project import declaration
 from fafo_run.engines.base import Prefix
 from tests import sglang_server, tiny_model
 from tests.engine_harness import Harness
+from tests.fake_sglang import text_of
 
 KINDS = [
     "fake",
@@ -19,8 +20,8 @@ KINDS = [
     "transformers",
     "sglang-fake",
     "sglang-fake-pages",
-    pytest.param("sglang", marks=pytest.mark.slow),
-    pytest.param("sglang-pages", marks=pytest.mark.slow),
+    pytest.param("sglang", marks=[pytest.mark.slow, pytest.mark.alone]),
+    pytest.param("sglang-pages", marks=[pytest.mark.slow, pytest.mark.alone]),
 ]
 
 
@@ -34,7 +35,7 @@ def harness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
             yield Harness(declaration.Engine("default", "fake", max_running=4), page_size=page_size)
         case "sglang-fake":
             spec = declaration.Engine("default", "sglang", max_running=4)
-            yield Harness(spec, page_size=page_size, server="fake")
+            yield Harness(spec, page_size=page_size, server="fake", text=text_of)
         case "transformers":
             model = tiny_model.make(tmp_path_factory.mktemp("tiny"))
             yield Harness(
@@ -44,10 +45,13 @@ def harness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
                 root=model.parent,
             )
         case _:
+            from transformers import AutoTokenizer
+
             sglang_server.venv()  # first of all: without it there is nothing to make a model for
             folder = tmp_path_factory.mktemp("sglang")
             model = tiny_model.make(folder / "model")
-            flags = ("--page-size", str(page_size))
+            # A model that knows nothing would fill an output with the white space that JSON allows.
+            flags = ("--page-size", str(page_size), "--constrained-json-disable-any-whitespace")
             with sglang_server.running(model, folder / "server.log", flags=flags) as url:
                 yield Harness(
                     declaration.Engine("default", "sglang", max_running=4),
@@ -56,6 +60,8 @@ def harness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
                     page_size=page_size,
                     seeded=False,
                     server=url,
+                    eos_ids=(2,),
+                    text=AutoTokenizer.from_pretrained(model).decode,
                 )
 
 

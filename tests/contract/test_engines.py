@@ -7,13 +7,14 @@ stand-in where a test needs a fault.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Coroutine, Iterator, Sequence
 
 from attrs import evolve
 
 from fafo_build.project.declaration import Sampling
 from fafo_run.engines.base import Answer, Completion, Prefix, Rejected, Request, WarmUp
-from fafo_run.item import FailureCode, Ids
+from fafo_run.item import FailureCode, FinishReason, Ids
 from tests.engine_harness import Harness, Opened
 
 GREEDY = Sampling(max_new_tokens=6, temperature=0.0)
@@ -105,7 +106,7 @@ def test_an_answer_is_whole(harness: Harness, new_prefix: Iterator[Prefix]) -> N
             assert answer.identity == asked.identity
             assert answer.ids and all(0 <= token < it.capabilities.vocab_size for token in answer.ids)
             assert answer.finish_reason.type in ("stop", "length")
-            assert answer.server in (it.capabilities.servers or ("",))
+            assert answer.server in ((it.capabilities.server,))
             assert answer.started > 1e9
             assert answer.seconds >= 0
 
@@ -196,6 +197,94 @@ def test_ends_at_a_stop_token_which_is_the_last_id(harness: Harness, new_prefix:
             assert answer.finish_reason.type == "stop"
             assert answer.finish_reason.matched == stop
             assert answer.ids.index(stop) == len(answer.ids) - 1 <= 2
+
+    run(main())
+
+
+def test_ends_at_a_stop_token_of_the_class(harness: Harness, new_prefix: Iterator[Prefix]) -> None:
+    async def main() -> None:
+        async with harness.opened() as it:
+            prefix = next(new_prefix)
+            free = (await ask_one(it, request(prefix))).ids
+            stop = evolve(GREEDY, stop_token_ids=(free[2], harness.vocab_size - 1))
+            answer = await ask_one(it, request(prefix, sampling=stop))
+            assert answer.finish_reason.type == "stop"
+            assert answer.finish_reason.matched == answer.ids[-1]
+            assert answer.ids[-1] in stop.stop_token_ids
+            assert len(answer.ids) <= 3
+            assert (await ask_one(it, request(prefix))).ids == free
+
+    run(main())
+
+
+def test_penalties_reach_the_model(harness: Harness, new_prefix: Iterator[Prefix]) -> None:
+    async def main() -> None:
+        async with harness.opened() as it:
+            prefix = next(new_prefix)
+            await it.engine.warm(prefix)
+            plain = evolve(GREEDY, max_new_tokens=60)
+            # Turned round, so that they show with a model that never repeats itself.
+            wishes = (
+                plain,
+                evolve(plain, frequency_penalty=-2.0),
+                evolve(plain, presence_penalty=-2.0),
+                evolve(plain, repetition_penalty=0.01),
+            )
+            answers = [await ask_one(it, request(prefix, sampling=sampling)) for sampling in wishes * 2]
+            assert all(answer.ids != answers[0].ids for answer in answers[1:4])
+            assert [answer.ids for answer in answers[:4]] == [answer.ids for answer in answers[4:]]
+
+    run(main())
+
+
+def test_ends_at_a_text_or_refuses_to(harness: Harness, new_prefix: Iterator[Prefix]) -> None:
+    async def main() -> None:
+        async with harness.opened() as it:
+            prefix = next(new_prefix)
+            free = await ask_one(it, request(prefix))
+            if harness.text is None:
+                assert it.capabilities.unable["stop"]
+                await _refused(
+                    it, request(prefix, sampling=evolve(GREEDY, stop=("\n",))), FailureCode.REJECTED
+                )
+                return
+            stop = harness.text(free.ids[2:3]).strip()
+            answer = await ask_one(it, request(prefix, sampling=evolve(GREEDY, stop=("no such text", stop))))
+            assert answer.finish_reason == FinishReason("stop", stop)
+            assert answer.ids == free.ids[: len(answer.ids)]
+            assert stop in harness.text(answer.ids)
+            assert stop not in harness.text(answer.ids[:-1])
+
+    run(main())
+
+
+FORMED = (
+    (evolve(SAMPLED, regex=r"(yes|no), [0-9]{2}"), r"(yes|no), [0-9]{2}"),
+    (evolve(GREEDY, ebnf='root ::= "red" | "green"', max_new_tokens=20), "red|green"),
+    (
+        evolve(SAMPLED, json_schema='{"type":"object","properties":{"b":{"enum":[1]},"a":{"enum":[2]}},'
+               '"required":["b","a"],"additionalProperties":false}', max_new_tokens=200),
+        r'\{\s*"b"\s*:\s*1\s*,\s*"a"\s*:\s*2\s*\}',
+    ),
+)  # fmt: skip
+
+
+def test_gives_an_output_its_form_or_refuses_to(harness: Harness, new_prefix: Iterator[Prefix]) -> None:
+    async def main() -> None:
+        async with harness.opened(eos_ids=harness.eos_ids) as it:
+            prefix = next(new_prefix)
+            for (sampling, form), key in zip(FORMED, ("regex", "ebnf", "json_schema"), strict=True):
+                if key in it.capabilities.unable:
+                    await _refused(it, request(prefix, sampling=sampling), FailureCode.REJECTED)
+                    continue
+                assert harness.text is not None
+                assert await it.engine.refuses(sampling) is None
+                answer = await ask_one(it, request(prefix, sampling=sampling))
+                assert answer.finish_reason.type == "stop", harness.text(answer.ids)
+                ended = answer.ids[-1] in harness.eos_ids
+                assert re.fullmatch(form, harness.text(answer.ids[:-1] if ended else answer.ids))
+                assert await it.engine.refuses(evolve(sampling, **{key: "(((["}))
+            assert await it.engine.refuses(GREEDY) is None
 
     run(main())
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from fafo_run.log.directory import RunDirectory
 from fafo_run.log.recovery import recover
@@ -15,7 +21,7 @@ from tests.log_nouns import item, name_of, record
 
 ROOT = Path(__file__).parents[2]
 TOTAL = 3000
-CYCLES = 15
+CYCLES = 8
 
 
 def child(path: Path, *, lines: int | None) -> list[str]:
@@ -72,6 +78,55 @@ def test_kill_9_in_a_loop(tmp_path):
         assert list(directory.queue.iterdir()) == []
         queue.close(clean=True)
         results.close()
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A folder in memory where there is one: a kill leaves the page cache alone, so no disk is needed."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+def kills(folder: Path, server: str, *arguments: str) -> tuple[dict[str, Any], str]:
+    """Run a server; return what it found, and what its workers said when they ended by themselves."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.crash.{server}", str(folder), *arguments],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), done.stderr
+
+
+def check_kills(folder: Path, cycles: int, seed: int) -> None:
+    told, said = kills(folder, "kill_server", "--cycles", str(cycles), "--seed", str(seed))
+    assert told["broken"] == "", said
+    assert told["killed"] == cycles
+    assert told["early"] > 0, "some are killed while they recover"
+    assert told["acknowledged"] > 20 * cycles
+
+
+def test_thirty_kills(memory: Path) -> None:
+    check_kills(memory, 30, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10, 16))
+def test_six_hundred_kills(memory: Path, seed: int) -> None:
+    check_kills(memory, 100, seed)
+
+
+@pytest.mark.parametrize("fault", ["early", "markers"])
+def test_kills_show_a_fault(memory: Path, fault: str) -> None:
+    """Acknowledged before it is written; marked as done before the record is."""
+    told, said = kills(memory, "kill_server", "--cycles", "100", "--fault", fault)
+    assert told["broken"] != "" and "lost item" in said
+
+
+@pytest.mark.slow
+def test_killed_before_every_change_of_a_life_and_of_its_recovery(memory: Path) -> None:
+    told, _ = kills(memory, "call_server")
+    assert told["life"] > 100 and told["recovery"] > 100
 
 
 FULL = """

@@ -32,7 +32,7 @@ def test_readers_beside_a_writer(tmp_path):
             continue
         reader = open_reader(tmp_path)
         looks += 1
-        indexed += reader._catalog.index is not None
+        indexed += reader.is_indexed
         found = {record.identity for record in reader.effective()}
         assert {name_of(number) for number in recorded} <= found
         assert all(reader.find(name_of(number)) for number in list(recorded)[::50])

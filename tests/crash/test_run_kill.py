@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import MAIN, exported, fafo, fafo_json, identities, kill, start, write_project
+from tests.helpers import MAIN, build, exported, fafo, fafo_json, identities, kill, start, write_project
 
 ROWS = 20_000
 
@@ -17,7 +17,7 @@ ROWS = 20_000
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     folder = write_project(tmp_path, ROWS, main=MAIN + "\n[run]\nqueue = { low = 500, high = 2_000 }\n")
-    fafo(folder, "build")
+    build(folder)
     return folder
 
 
@@ -51,6 +51,6 @@ def test_outputs_are_those_of_a_run_that_nobody_killed(
     kill(process)
     fafo(project, "run")
     calm = write_project(tmp_path_factory.mktemp("calm"), ROWS)
-    fafo(calm, "build")
+    build(calm)
     fafo(calm, "run")
     assert [row["output_ids"] for row in exported(project)] == [row["output_ids"] for row in exported(calm)]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import CLASS, FAFO, MAIN, exported, fafo, fafo_json, write_project
+from tests.helpers import CLASS, FAFO, MAIN, build, exported, fafo, fafo_json, write_project
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def built(folder: Path) -> Path:
-    fafo(folder, "build", "--quiet")
+    build(folder)
     return folder
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers import CLASS, MAIN, exported, fafo, fafo_json, identities, write_project
+from tests.helpers import CLASS, MAIN, build, exported, fafo, fafo_json, identities, write_project
 
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_project(tmp_path_factory.mktemp("look"))
-    fafo(folder, "build", "--quiet")
+    build(folder)
     fafo(folder, "run", "--quiet")
     return folder
 
@@ -37,8 +37,10 @@ def segment(folder: Path) -> Path:
 def test_status_has_the_keys_of_its_contract(done: Path) -> None:
     told = fafo_json(done, "status")
     assert list(told) == [
-        "run", "status", "total", "queued", "in_flight", "completed", "failed", "superseded",
-        "by_class", "by_source", "finish_reasons", "empty", "servers", "tokens", "rate", "eta", "store",
+        "run", "status", "service", "notice", "total", "queued", "in_flight",
+        "completed", "failed", "superseded",
+        "by_class", "by_source", "finish_reasons", "empty", "servers", "away",
+        "tokens", "rate", "eta", "store",
     ]  # fmt: skip
     assert told["status"] == "finished"
     assert (told["total"], told["completed"], told["queued"]) == (12, 12, 0)
@@ -51,10 +53,14 @@ def test_status_has_the_keys_of_its_contract(done: Path) -> None:
 
 def test_status_before_the_first_run(tmp_path: Path) -> None:
     folder = write_project(tmp_path)
-    fafo(folder, "build", "--quiet")
+    build(folder)
     told = fafo_json(folder, "status")
     assert (told["status"], told["total"], told["completed"]) == ("new", None, 0)
     assert not (folder / "runs").exists()
+    fafo(folder, "submit")
+    said = fafo(folder, "status").stdout
+    assert "run main: new · 0 items so far; a run counts them all" in said
+    assert "queue: 12 waiting, for the next `fafo run`" in said and " · 1 segment · " in said
 
 
 @pytest.mark.parametrize(
@@ -103,7 +109,7 @@ def test_show_marks_what_is_superseded(done: Path) -> None:
     (done / "classes" / "ask.toml").write_text(
         CLASS.replace("max_new_tokens = 8", "max_new_tokens = 9"), "utf-8"
     )
-    fafo(done, "build", "--quiet")
+    build(done)
     (told,) = fafo_json(done, "show", "3")
     assert told["current"] is False
     assert told["row"] is not None
@@ -146,7 +152,8 @@ def test_verify_has_the_keys_of_its_contract_and_says_ok(done: Path) -> None:
     told = fafo_json(done, "verify")
     assert list(told) == [
         "verdict", "hit_rate", "ceiling", "ratio", "min_hit_rate", "cached_tokens", "ceiling_tokens",
-        "prompt_tokens", "by_class", "by_server", "causes", "completeness", "artifacts",
+        "prompt_tokens", "by_class", "by_server", "by_hour", "warm_ups", "sent", "counters", "causes",
+        "notes", "completeness", "artifacts", "evidence",
     ]  # fmt: skip
     assert told["verdict"] == "ok"
     assert told["ratio"] == 1.0
@@ -156,7 +163,7 @@ def test_verify_has_the_keys_of_its_contract_and_says_ok(done: Path) -> None:
 
 def test_verify_cant_tell_without_results(tmp_path: Path) -> None:
     folder = write_project(tmp_path)
-    fafo(folder, "build", "--quiet")
+    build(folder)
     assert "no store is here" in fafo(folder, "verify", check=1).stderr
     (folder / "facts.jsonl").write_text('{"id": 1, "text": null}\n', "utf-8")
     fafo(folder, "run", check=3)
@@ -187,7 +194,7 @@ def test_verify_finds_two_outputs_of_one_item(done: Path) -> None:
 def test_verify_measures_against_the_ceiling(tmp_path: Path) -> None:
     """Classes of one run; the hit rate of each is held against what was asked for."""
     folder = write_project(tmp_path)
-    fafo(folder, "build", "--quiet")
+    build(folder)
     fafo(folder, "run", "--quiet")
     told = fafo_json(folder, "verify", "--min-hit-rate", "1")
     assert told["verdict"] == "ok"

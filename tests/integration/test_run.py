@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import CLASS, MAIN, exported, fafo, fafo_json, identities, start, write_project
+from tests.helpers import CLASS, MAIN, build, exported, fafo, fafo_json, identities, start, write_project
 from tests.serving import pace, serving, use
 
 MANY = MAIN + "\n[run]\nqueue = { low = 500, high = 2_000 }\n"
@@ -18,7 +18,7 @@ MANY = MAIN + "\n[run]\nqueue = { low = 500, high = 2_000 }\n"
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     folder = write_project(tmp_path)
-    fafo(folder, "build", "--quiet")
+    build(folder)
     return folder
 
 
@@ -59,13 +59,27 @@ def test_limit_takes_the_first_items_and_the_next_run_the_rest(project: Path) ->
     assert fafo_json(project, "run")["completed"] == 7
 
 
+@pytest.mark.parametrize("chosen", [("--limit", "5"), ("--source", "more")])
+def test_what_waits_and_isnt_asked_for_is_told_and_waits_on(tmp_path: Path, chosen: tuple[str, str]) -> None:
+    main = MAIN + '\n[[source]]\nname = "more"\ntype = "files"\npath = "more.jsonl"\nkey = "id"\n'
+    both = CLASS.replace('sources = ["facts"]', 'sources = ["facts", "more"]')
+    folder = write_project(tmp_path, main=main, classes={"ask": both})
+    (folder / "more.jsonl").write_text("".join(f'{{"id": "m{n}", "text": "b"}}\n' for n in range(5)), "utf-8")
+    build(folder)
+    assert fafo_json(folder, "submit")["queued"] == 17
+    assert "12 more wait in the queue, and aren't asked for" in fafo(folder, "run", *chosen).stderr
+    assert fafo_json(folder, "status")["queued"] == 12
+    assert "more wait in the queue" not in fafo(folder, "run").stderr
+    assert fafo_json(folder, "status")["completed"] == 17
+
+
 def test_filters_choose_classes_and_sources(tmp_path: Path) -> None:
     main = MAIN + '\n[[source]]\nname = "more"\ntype = "files"\npath = "more.jsonl"\nkey = "id"\n'
     both = CLASS.replace('sources = ["facts"]', 'sources = ["facts", "more"]')
     tell = CLASS.replace("Ask one question", "Tell a story")
     folder = write_project(tmp_path, 4, main=main, classes={"ask": both, "tell": tell})
     (folder / "more.jsonl").write_text('{"id": "a", "text": "b"}\n', "utf-8")
-    fafo(folder, "build", "--quiet")
+    build(folder)
     assert fafo_json(folder, "run", "--source", "more")["completed"] == 1
     assert fafo_json(folder, "run", "--class", "tell")["completed"] == 4
     assert fafo_json(folder, "run")["completed"] == 4
@@ -76,7 +90,7 @@ def test_filters_choose_classes_and_sources(tmp_path: Path) -> None:
 
 def test_two_classes_that_ask_the_same_of_the_same_rows_are_one_work(tmp_path: Path) -> None:
     folder = write_project(tmp_path, 4, classes={"ask": CLASS, "twin": CLASS})
-    fafo(folder, "build", "--quiet")
+    build(folder)
     done = fafo_json(folder, "run")
     assert (done["total"], done["completed"], done["left"]) == (4, 4, 0)
     assert {row["class"] for row in exported(folder, "--class", "twin")} == {"twin"}
@@ -113,7 +127,7 @@ def test_samples_differ_and_are_repeatable(tmp_path: Path) -> None:
     outputs = []
     for name in ("one", "two"):
         folder = write_project(tmp_path / name, 4, classes={"ask": sampled})
-        fafo(folder, "build", "--quiet")
+        build(folder)
         assert fafo_json(folder, "run")["completed"] == 12
         outputs.append({row["identity"]: tuple(row["output_ids"]) for row in exported(folder)})
     assert outputs[0] == outputs[1]
@@ -171,7 +185,7 @@ def wait_for_results(folder: Path, size: int = 100_000) -> None:
 
 def test_a_second_run_on_the_same_store_is_refused_and_harms_nothing(tmp_path: Path) -> None:
     folder = write_project(tmp_path, 8_000, main=MANY)
-    fafo(folder, "build", "--quiet")
+    build(folder)
     process = start(folder, "run", "--quiet")
     wait_for_results(folder)
     process.send_signal(signal.SIGSTOP)  # so that it is still there, however fast the machine
@@ -186,13 +200,13 @@ def test_a_second_run_on_the_same_store_is_refused_and_harms_nothing(tmp_path: P
 
 def test_items_that_wait_for_an_older_prompt_are_taken_out(tmp_path: Path) -> None:
     folder = write_project(tmp_path, 8_000, main=MANY)
-    fafo(folder, "build", "--quiet")
+    build(folder)
     process = start(folder, "run", "--quiet")
     wait_for_results(folder)
     process.kill()
     process.communicate()
     (folder / "prompts" / "rules.md").write_text("Other rules. Ask kindly.\n", "utf-8")
-    fafo(folder, "build", "--quiet")
+    build(folder)
     done = fafo(folder, "run", "--json", "--limit", "20")
     assert json.loads(done.stdout)["completed"] == 20
     told = fafo_json(folder, "status")
@@ -218,7 +232,7 @@ def test_a_queue_full_of_another_class_holds_nobody_up(tmp_path: Path) -> None:
 
 def test_a_filter_leaves_what_an_earlier_run_queued_in_the_queue(tmp_path: Path) -> None:
     folder = write_project(tmp_path, 8_000, main=MANY)
-    fafo(folder, "build", "--quiet")
+    build(folder)
     process = start(folder, "run", "--quiet")
     wait_for_results(folder)
     process.kill()
@@ -243,7 +257,7 @@ def test_a_run_refuses_a_build_that_isnt_current(project: Path) -> None:
 def test_a_renamed_class_keeps_its_results(project: Path) -> None:
     fafo(project, "run")
     (project / "classes" / "ask.toml").rename(project / "classes" / "query.toml")
-    fafo(project, "build", "--quiet")
+    build(project)
     assert fafo_json(project, "run")["before"] == 12
     told = fafo_json(project, "status")
     assert told["by_class"] == {"query": {"completed": 12, "failed": 0}}
@@ -254,7 +268,7 @@ def test_a_renamed_class_keeps_its_results(project: Path) -> None:
 
 def test_what_one_twin_left_in_the_queue_the_other_can_finish(tmp_path: Path) -> None:
     folder = write_project(tmp_path, 8_000, main=MANY, classes={"ask": CLASS, "twin": CLASS})
-    fafo(folder, "build", "--quiet")
+    build(folder)
     process = start(folder, "run", "--quiet", "--class", "ask")
     wait_for_results(folder)
     process.kill()
@@ -267,7 +281,7 @@ def test_what_one_twin_left_in_the_queue_the_other_can_finish(tmp_path: Path) ->
 
 def test_verify_is_quiet_beside_a_run_that_works(tmp_path: Path) -> None:
     folder = write_project(tmp_path, 8_000, main=MANY)
-    fafo(folder, "build", "--quiet")
+    build(folder)
     process = start(folder, "run", "--quiet")
     wait_for_results(folder)
     verdicts = []
@@ -282,14 +296,14 @@ def test_verify_is_quiet_beside_a_run_that_works(tmp_path: Path) -> None:
 def test_nothing_is_lost_when_a_prompt_changes_and_changes_back(tmp_path: Path) -> None:
     folder = write_project(tmp_path, 8_000, main=MANY)
     rules = (folder / "prompts" / "rules.md").read_text("utf-8")
-    fafo(folder, "build", "--quiet")
+    build(folder)
     for text in ("Other rules.\n", rules):
         process = start(folder, "run", "--quiet", "--limit", "4000")
         wait_for_results(folder)
         process.kill()
         process.communicate()
         (folder / "prompts" / "rules.md").write_text(text, "utf-8")
-        fafo(folder, "build", "--quiet")
+        build(folder)
     assert fafo_json(folder, "verify")["causes"] == []
     fafo(folder, "run")
     report = fafo_json(folder, "verify")
@@ -300,7 +314,7 @@ def test_nothing_is_lost_when_a_prompt_changes_and_changes_back(tmp_path: Path) 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_the_run_starts_leaves_a_safe_state(tmp_path: Path, number: signal.Signals) -> None:
     folder = write_project(tmp_path, 20_000)
-    fafo(folder, "build", "--quiet")
+    build(folder)
     process = start(folder, "run")
     deadline = time.monotonic() + 60
     while not (folder / "runs" / "main" / "RUNNING").exists():  # the store is open, the sources are read

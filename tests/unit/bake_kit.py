@@ -15,7 +15,16 @@ from transformers import PreTrainedTokenizerFast
 from fafo_build.bake.artifact import Artifact
 from fafo_build.bake.chat import Chat
 from fafo_build.bake.compile import ReadyModel, compile_class, ready
-from fafo_build.project.declaration import Examples, Message, Model, Project, PromptClass, Run, Verify
+from fafo_build.project.declaration import (
+    ClassFormat,
+    Examples,
+    Message,
+    Model,
+    Project,
+    PromptClass,
+    Run,
+    Verify,
+)
 from fafo_build.tokens.model_files import LoadedModel, load_model
 from fafo_run.prompt import PromptEncoder
 
@@ -37,13 +46,18 @@ def loaded() -> LoadedModel:
 
 @cache
 def smollm2(chat_template: str | None = None, date: Any = None) -> ReadyModel:
-    if chat_template is None:
-        return ready(loaded(), "default", date)
-    base = smollm2()
-    chat = Chat(loaded().tokenizer, chat_template, "default", date)
+    if chat_template is None and date is None:
+        return ready(loaded(), "default", None)
     # The same tokenizer: making its encoders again would be most of the time that a test takes.
-    chat.__dict__.update(tokenizer_json=base.tokenizer_json, judge=base.chat.judge)
-    return evolve(base, loaded=evolve(loaded(), chat_template=chat_template), chat=chat)
+    template = chat_template if chat_template is not None else loaded().chat_template
+    return evolve(smollm2(), loaded=evolve(loaded(), chat_template=template), date=date)
+
+
+def chat(model: ReadyModel | None = None, **options: Any) -> Chat:
+    """Return the form of a class called `exam`."""
+    used = model or smollm2()
+    assert used.loaded.chat_template is not None
+    return Chat(used.own, used.loaded.chat_template, "exam", "classes/exam.toml", **options)
 
 
 @cache
@@ -78,6 +92,8 @@ def prompt_class(
     vars: Mapping[str, Any] | None = None,
     examples: Sequence[str] | None = None,
     comment: str = "",
+    format: ClassFormat = "chat",
+    kwargs: Mapping[str, Any] | None = None,
 ) -> PromptClass:
     """Write a class file, so that error positions can be looked up, and return what it declares."""
     file = f"classes/{name}.toml"
@@ -86,6 +102,7 @@ def prompt_class(
     for message in messages:
         if isinstance(message, Message):
             lines += ["[[message]]", f'role = "{message.role}"', f'prompt = "{message.prompt}"']
+            lines += [] if message.content is None else message.content.split("\n")
             declared.append(message)
         else:
             role, content = message
@@ -101,7 +118,9 @@ def prompt_class(
         file,
         ("rows",),
         tuple(declared),
+        format=format,
         vars=vars or {},
+        chat_template_kwargs=kwargs or {},
         examples=Examples("examples.jsonl") if examples is not None else None,
     )
 

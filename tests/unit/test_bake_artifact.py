@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from fafo_build.bake.artifact import Artifact, Hole, ModelFingerprint, Slot, Span, decoded
 from fafo_build.bake.canonical import canonical, tagged, untagged
 from fafo_build.bake.sampling import sampling_hash
-from fafo_build.bake.shared import Shared, shared_prefix
 from fafo_build.project.declaration import Sampling
+from fafo_build.render.marks import Trim
 
 ARTIFACT = Artifact(
     model=ModelFingerprint("hub/model", None, "ab" * 32),
@@ -27,7 +27,8 @@ ARTIFACT = Artifact(
     vocab_size=10,
     spans=(Span("<s>", (1,)), Span("</s>", (2, 3))),
     slots=(Slot((" ", 0)),),
-    holes=(Hole(0, "head ", "strip", "m.md"),),
+    holes=(Hole(0, "head ", Trim(None, "\n"), "m.md"),),
+    lead=0,
     templates={"m.md": "head {{ item.x }}"},
     vars={"half": 0.5, "many": 2**60, "table": {"b": 1, "a": [True, None]}},
     examples=({"q": 1.0},),
@@ -38,13 +39,14 @@ def test_it_comes_back_as_it_was() -> None:
     back = decoded(ARTIFACT.encoded)
     assert back == ARTIFACT
     assert back.hash == ARTIFACT.hash
+    assert evolve(back).encoded == ARTIFACT.encoded, "also when it is encoded anew"
     assert list(back.vars["table"]) == ["b", "a"]
     assert isinstance(back.examples[0]["q"], float)
 
 
 def test_the_hash_is_that_of_the_file() -> None:
     assert hashlib.sha256(ARTIFACT.encoded).hexdigest() == ARTIFACT.hash
-    assert json.loads(ARTIFACT.encoded)["format"] == 1
+    assert json.loads(ARTIFACT.encoded)["format"] == 2
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,9 @@ def test_the_hash_is_that_of_the_file() -> None:
         {"vocab_size": 11},
         {"spans": (Span("<s>", (1,)), Span("</s>", (2, 4)))},
         {"slots": (Slot((0,)),)},
-        {"holes": (Hole(0, "head ", "none", "m.md"),)},
+        {"holes": (Hole(0, "head ", Trim(), "m.md"),)},
+        {"holes": (Hole(0, "head ", Trim(None, "\n"), "m.md", before=" "),)},
+        {"holes": (Hole(0, "head ", Trim(None, "\n"), "m.md", after=" "),)},
         {"templates": {"m.md": "head {{ item.y }}"}},
         {"vars": {}},
         {"examples": ({"q": 1},)},
@@ -72,8 +76,8 @@ def test_the_fingerprint_covers_its_three_parts() -> None:
 
 
 def test_a_newer_format_is_not_guessed_at() -> None:
-    value = {**json.loads(ARTIFACT.encoded), "format": 2}
-    with pytest.raises(ValueError, match="artifact format 2"):
+    value = {**json.loads(ARTIFACT.encoded), "format": 3}
+    with pytest.raises(ValueError, match="artifact format 3"):
         decoded(canonical(value))
 
 
@@ -115,21 +119,6 @@ def test_comments_unused_variables_and_the_class_name_change_nothing(tmp_path: P
     assert made("a {{ item.text }}\n") == base, "one newline at the end is dropped"
     assert made("a {{ item.text }}.") != base
     assert made("b {{ item.text }}") != base
-
-
-def test_shared_beginnings() -> None:
-    def starting(*ids: int, model: str = "m") -> Artifact:
-        return evolve(
-            ARTIFACT, spans=(Span("", ids), Span("", ())), model=ModelFingerprint(model, None, "00" * 32)
-        )
-
-    found = shared_prefix(
-        {"a": starting(1, 2, 3), "b": starting(1, 2, 4), "c": starting(1, 9), "d": starting(1, 2, model="n")}
-    )
-    assert found == (Shared(("a", "b", "c"), 1), Shared(("a", "b"), 2))
-    assert shared_prefix({"a": starting(1), "b": starting(2)}) == ()
-    assert shared_prefix({"a": starting(1, 2), "b": starting(1, 2)}) == (Shared(("a", "b"), 2),)
-    assert shared_prefix({}) == ()
 
 
 def test_the_sampling_hash() -> None:

@@ -13,7 +13,8 @@ from fafo_build.bake.artifact import Artifact, Slot
 from fafo_build.bake.compile import compile_class, ready
 from fafo_build.bake.examples import read_examples
 from fafo_build.errors import BakeError, TemplateError
-from fafo_build.project.declaration import Examples, Message
+from fafo_build.project.declaration import Examples, Message, Project, PromptClass
+from fafo_build.render.marks import Trim
 
 TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ CONTENT }}<|im_end|>\n{% endfor %}"
 PLAIN = "{% for m in messages %}### {{ m.role }}:\n{{ m.content }}\n\n{% endfor %}### assistant:"
@@ -82,15 +83,20 @@ def test_two_holes_with_nothing_stable_between_share_a_slot(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("content", "trim"),
     [
-        ("m.content", "none"),
-        ("m.content | trim", "strip"),
-        ("m.content.strip()", "strip"),
-        ("m.content.lstrip()", "lstrip"),
-        ("m.content.rstrip()", "rstrip"),
+        ("m.content", Trim()),
+        ("m.content | trim", Trim(None, None)),
+        ("m.content.strip()", Trim(None, None)),
+        ("m.content.lstrip()", Trim(None, "")),
+        ("m.content.rstrip()", Trim("", None)),
+        ("m.content.strip('\\n')", Trim("\n", "\n")),
+        ("m.content.lstrip('\\n').rstrip()", Trim("\n", None)),
+        ("m.content.strip(' x')", Trim(" x", " x")),
+        ("m.content.rstrip('!1')", Trim("", "!1")),
+        ("m.content | trim('\\n')", Trim("\n", "\n")),
     ],
 )
 @pytest.mark.parametrize("head", ["", "Fact: ", "  \n", "\n a\t"])
-def test_what_the_chat_template_trims_is_trimmed(tmp_path: Path, content: str, trim: str, head: str) -> None:
+def test_what_the_chat_template_trims_is_trimmed(tmp_path: Path, content: str, trim: Trim, head: str) -> None:
     messages = ("system", " constant "), ("user", head + "{{ item.text }}")
     artifact = bake(tmp_path, *messages, model=smollm2(turns(content)))
     assert artifact.holes[0].trim == trim
@@ -100,13 +106,14 @@ def test_what_the_chat_template_trims_is_trimmed(tmp_path: Path, content: str, t
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        ("m.role", "drops or moves the content"),
-        ("m.content }}{{ m.content", "shows twice"),
-        ("m.content[:5]", "drops or moves the content"),
-        ("m.content | upper", "drops or moves the content"),
+        ("m.role", "leaves out or changes the content"),
+        ("m.content }}{{ m.content", "shows more than once"),
+        ("m.content[:5]", "leaves out or changes the content"),
+        ("m.content | upper", "leaves out or changes the content"),
         ("m.content | replace('  ', ' ')", "with the text"),
         ("m.content if m.content else 'nothing'", "with the text ''"),
-        ("m.content.strip('\\n')", "in a way that can't be repeated"),
+        ("m.content | replace(' ', '_')", "in a way that can't be repeated, as with the text ' x '"),
+        ("m.content | replace('\\n', '')", "with the text 'line one\\r\\nline two"),
         ("m.content.split('</think>')[-1]", "</think>"),
         ("'tool' if 'CALL' in m.content else m.content", "CALL"),
         ("m.content | e", "with the text"),
@@ -145,10 +152,13 @@ DATED = "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% endif 
 
 def test_todays_date_must_be_declared(tmp_path: Path) -> None:
     with pytest.raises(BakeError, match="asks for today's date") as caught:
-        smollm2(DATED)
+        bake(tmp_path, ("user", "{{ item.text }}"), model=smollm2(DATED))
     assert caught.value.problems[0].cure == "give it one: model.date = 2026-01-31"
-    with pytest.raises(BakeError, match="date_string"):
-        smollm2("{{ date_string }}")
+    with pytest.raises(BakeError, match="date_string") as caught:
+        bake(tmp_path, ("user", "{{ item.text }}"), model=smollm2("{{ date_string }}" + turns("m.content")))
+    assert caught.value.problems[0].cure == (
+        'give it one: model.date = 2026-01-31, or chat_template_kwargs.date_string = "31 Jan 2026"'
+    )
 
 
 def test_a_date_does_not_change_the_beginning_of_a_template(tmp_path: Path) -> None:
@@ -168,7 +178,8 @@ def test_a_declared_date_is_used(tmp_path: Path) -> None:
 
 
 def test_a_word_of_another_template_is_no_date(tmp_path: Path) -> None:
-    assert smollm2("{# now #}{{ 'now' }}now" + turns("m.content"))
+    template = "{# strftime_now() #}{{ 'date_string' }}strftime_now | random" + turns("m.content")
+    assert bake(tmp_path, ("user", "{{ item.text }}"), model=smollm2(template))
 
 
 def test_two_bos_tokens_are_refused(tmp_path: Path) -> None:
@@ -190,13 +201,13 @@ def test_a_class_without_a_constant_beginning_is_refused(tmp_path: Path) -> None
         )
 
 
-def test_another_kind_of_tokenizer_is_refused() -> None:
+def test_a_tokenizer_that_merges_at_random_is_refused() -> None:
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
-    other = Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0)], 0, False))
+    other = Tokenizer(models.BPE({"a": 0}, [], dropout=0.5))
     model = evolve(loaded(), tokenizer=PreTrainedTokenizerFast(tokenizer_object=other))
-    with pytest.raises(BakeError, match="not proven yet: its model is Unigram") as caught:
+    with pytest.raises(BakeError, match=r"can't be baked: its merges are random \(dropout 0.5\)") as caught:
         ready(model, "small", None)
     assert caught.value.problems[0].field == "models.small"
 
@@ -286,13 +297,68 @@ def test_an_examples_line_that_is_no_json_has_one_position(tmp_path: Path) -> No
     )
 
 
+def toml_examples(root: Path, content: str | bytes) -> tuple[Project, PromptClass]:
+    declared = evolve(prompt_class(root, ("user", "{{ item.text }}")), examples=Examples("e.toml"))
+    write(root, {"e.toml": content})
+    return project(root, declared), declared
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_examples_in_toml(tmp_path: Path, newline: str) -> None:
+    content = (
+        '[[example]]\nq = """\none\ntwo"""\nday = 2026-01-31\n\n[[example]]\nq = "b"\n[example.more]\nn = 1\n'
+    )
+    found = read_examples(*toml_examples(tmp_path, content.replace("\n", newline)))
+    assert found == ({"q": "one\ntwo", "day": "2026-01-31"}, {"q": "b", "more": {"n": 1}})
+
+
+@pytest.mark.parametrize(
+    ("content", "where", "why"),
+    [
+        ("", "e.toml", "has no example"),
+        ("[[example]]\nq = oops\n", "e.toml:2:5", "not TOML"),
+        ("[[examples]]\nq = 1\n", "e.toml:1:1", "expected [[example]] tables, and nothing else"),
+        ("x = 1\n[[example]]\nq = 1\n", "e.toml:1:1", "expected [[example]] tables, and nothing else"),
+        ("[example]\nq = 1\n", "e.toml:1:1", "expected [[example]] tables, and nothing else"),
+        ("example = [1]\n", "e.toml:1:1", "expected [[example]] tables, and nothing else"),
+        (b"\xff", "e.toml:1:1", "isn't UTF-8"),
+    ],
+)
+def test_toml_that_holds_no_examples(tmp_path: Path, content: str | bytes, where: str, why: str) -> None:
+    with pytest.raises(BakeError) as caught:
+        read_examples(*toml_examples(tmp_path, content))
+    (problem,) = caught.value.problems
+    assert problem.where == where
+    assert why in problem.message
+    assert problem.cure
+
+
+def test_an_example_in_toml_that_lacks_a_field_is_named(tmp_path: Path) -> None:
+    declared = evolve(
+        prompt_class(tmp_path, ("user", "{% for e in examples %}{{ e.q }}{% endfor %}{{ item.text }}")),
+        examples=Examples("e.toml"),
+    )
+    write(tmp_path, {"e.toml": '[[example]]\nq = "a"\n\n[[example]]\nqq = "b"\n'})
+    with pytest.raises(TemplateError, match=r"the example at e\.toml:4:1"):
+        compile_class(project(tmp_path, declared), declared, smollm2())
+
+
+def test_a_list_is_told_how_to_become_lines(tmp_path: Path) -> None:
+    declared = prompt_class(tmp_path, ("user", "{{ item.text }}"), examples=["[", '  {"q": 1},', "]"])
+    with pytest.raises(BakeError) as caught:
+        read_examples(project(tmp_path, declared), declared)
+    (problem,) = caught.value.problems
+    assert problem.message == "a JSON list: expected one JSON object on each line"
+    assert "jq -c" in (problem.cure or "")
+
+
 @pytest.mark.parametrize("lines", [[], ["", "  "]])
 def test_examples_without_a_row_are_refused_where_they_are_declared(tmp_path: Path, lines: list[str]) -> None:
     declared = prompt_class(tmp_path, ("user", "{{ item.text }}"), examples=lines)
     with pytest.raises(BakeError) as caught:
         read_examples(project(tmp_path, declared), declared)
     assert caught.value.render().startswith(
-        "examples.jsonl: class.exam.examples: has no example\n  cure: put"
+        "examples.jsonl: class.exam.examples: has no example\n  cure: write one JSON"
     )
 
 
@@ -323,9 +389,12 @@ def test_an_example_within_an_example_is_found(tmp_path: Path) -> None:
         bake(tmp_path, ("user", content), examples=['{"parts": [{"label": 1}]}', '{"parts": [{}]}'])
 
 
+LOOP = "{% for each in vars.a %}{{ each.b }}{% endfor %}{{ item.text }}"
+
+
 def test_a_variable_that_lacks_a_field_is_no_example(tmp_path: Path) -> None:
     with pytest.raises(TemplateError) as caught:
-        bake(tmp_path, ("user", "{{ vars.a.b }}{{ item.text }}"), vars={"a": {}}, examples=["{}"])
+        bake(tmp_path, ("user", LOOP), vars={"a": [{}]}, examples=["{}"])
     (problem,) = caught.value.problems
     assert problem.field == "class.exam"
     assert problem.message == "can't be rendered: the value has no field 'b'"

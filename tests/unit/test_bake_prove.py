@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
-from bake_kit import bake, loaded, smollm2
+from bake_kit import bake, chat, loaded, smollm2
 
 from fafo_build.bake.artifact import Artifact, Slot, Span
 from fafo_build.bake.chat import Chat
 from fafo_build.bake.compile import ready
-from fafo_build.bake.layout import Conversation
+from fafo_build.bake.conversation import Conversation
 from fafo_build.bake.prove import prove
 from fafo_build.errors import BakeError
 from fafo_build.render.trace import Trace
-from fafo_build.tokens.encoder import TextEncoder
+from fafo_build.tokens.encoder import Place, TextEncoder
 
 TALK = Conversation(
     name="exam",
@@ -23,6 +23,7 @@ TALK = Conversation(
     roles=("system", "user", "user"),
     traces=(Trace("Constant.", False), Trace("Fact: ", True), Trace("", True)),
     templates=("#message[0]", "#message[1]", "#message[2]"),
+    opts_in=True,
 )
 
 
@@ -32,17 +33,17 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     return bake(root, ("system", "Constant."), ("user", "Fact: {{ item.text }}"), ("user", "{{ item.text }}"))
 
 
-def failing(artifact: Artifact, encoder: TextEncoder | None = None, chat: Chat | None = None) -> str:
+def failing(artifact: Artifact, encoder: TextEncoder | None = None, form: Chat | None = None) -> str:
     model = smollm2()
     with pytest.raises(BakeError) as caught:
-        prove(artifact, encoder or model.encoder, TALK, chat or model.chat)
+        prove(artifact, encoder or model.encoder, TALK, form or chat(model))
     (problem,) = caught.value.problems
     assert problem.file == "classes/exam.toml"
     return problem.render()
 
 
 def test_what_is_right_is_proven(artifact: Artifact) -> None:
-    assert prove(artifact, smollm2().encoder, TALK, smollm2().chat) > 200
+    assert prove(artifact, smollm2().encoder, TALK, chat()) > 200
 
 
 def test_a_doubled_bos(artifact: Artifact) -> None:
@@ -76,7 +77,7 @@ def test_a_tail_that_begins_inside_a_word(artifact: Artifact) -> None:
 
 def test_a_hole_that_is_encoded_with_special_tokens(artifact: Artifact) -> None:
     class Careless(TextEncoder):
-        def plain(self, text: str) -> list[int]:
+        def plain(self, text: str, place: Place = Place.AFTER) -> list[int]:
             return self.canonical(text)
 
     shown = failing(artifact, Careless(smollm2().tokenizer_json))
@@ -93,14 +94,14 @@ def test_a_special_token_in_a_head_that_is_encoded_as_plain_text(tmp_path: Path)
         templates=TALK.templates[:2],
     )
     model = smollm2()
-    assert prove(good, model.encoder, talk, model.chat) > 100
+    assert prove(good, model.encoder, talk, chat(model)) > 100
     first, last = good.spans
     begin, token = first.text.rsplit("<|im_end|>", 1)[0], "<|im_end|>"
     plain = (*model.encoder.canonical(begin), *model.encoder.plain(token))
     assert first.text == begin + token
     wrong = evolve(good, spans=(Span(first.text, plain), last))
     with pytest.raises(BakeError, match=r"'<\|im_end\|>'\) when the whole conversation is encoded once"):
-        prove(wrong, model.encoder, talk, model.chat)
+        prove(wrong, model.encoder, talk, chat(model))
 
 
 def test_a_tokenizer_that_does_not_split_digits(artifact: Artifact) -> None:
@@ -114,7 +115,7 @@ def test_a_tokenizer_that_does_not_split_digits(artifact: Artifact) -> None:
 def test_a_trim_that_is_forgotten(artifact: Artifact) -> None:
     template = loaded().chat_template.replace("message['content']", "message['content'].strip()")
     assert template != loaded().chat_template
-    shown = failing(artifact, chat=smollm2(template).chat)
+    shown = failing(artifact, form=chat(smollm2(template)))
     assert "the chat template changes the text" in shown
 
 

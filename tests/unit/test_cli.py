@@ -35,6 +35,12 @@ def test_help_imports_nothing_heavy() -> None:
         (click.UsageError("wrong word"), ExitCode.USAGE, "wrong word"),
         (click.exceptions.Abort(), ExitCode.INTERRUPTED, ""),
         (RuntimeError("surprise"), ExitCode.BUG, "This is a bug in fafo"),
+        (
+            ModuleNotFoundError("No module named 'httptools.parser'", name="httptools.parser"),
+            ExitCode.USER_ERROR,
+            "the package httptools isn't installed\n  cure: install fafo anew",
+        ),
+        (ModuleNotFoundError("No module named 'fafo_run.x'", name="fafo_run.x"), ExitCode.BUG, "is a bug"),
     ],
 )
 def test_every_end_has_its_exit_code_and_says_why(

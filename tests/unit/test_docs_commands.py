@@ -31,6 +31,12 @@ def test_every_command_has_a_heading_and_help(path: str, command: click.Command)
 
 
 @pytest.mark.parametrize(("path", "command"), list(commands()))
+def test_the_list_of_commands_says_what_each_does_in_one_line(path: str, command: click.Command) -> None:
+    # What is too long for a terminal of 80 columns would be cut.
+    assert not command.get_short_help_str(80 - len("  failures  ") - 2).endswith("..."), path
+
+
+@pytest.mark.parametrize(("path", "command"), list(commands()))
 def test_every_option_is_documented(path: str, command: click.Command) -> None:
     for parameter in command.params:
         if isinstance(parameter, click.Option):

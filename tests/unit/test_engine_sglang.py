@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -16,11 +17,11 @@ from fafo_build.errors import EngineError
 from fafo_build.project import declaration
 from fafo_build.project.declaration import Sampling
 from fafo_run.engines.base import Answer, Completion, Prefix, Rejected, Request, Unavailable, WarmUp
-from fafo_run.engines.sglang import SglangEngine
+from fafo_run.engines.sglang import SglangEngine, server_urls
 from fafo_run.engines.sglang_info import capabilities
 from fafo_run.engines.sglang_wire import Encoder, MalformedError, error_message, reply
 from fafo_run.item import FailureCode, FinishReason
-from tests.fake_sglang import FakeSglang, hang_up
+from tests.fake_sglang import FakeSglang, hang_up, refuse
 
 PREFIX = Prefix("a" * 64, (11, 12, 13, 14))
 GREEDY = Sampling(max_new_tokens=4, temperature=0.0)
@@ -48,7 +49,8 @@ def run(main: Coroutine[None, None, None]) -> None:
 
 def engine(url: str, *, vocab_size: int = 1000, context_length: int = 512, **spec: Any) -> SglangEngine:
     it = SglangEngine(
-        evolve(SPEC, **({"urls": (url,)} | spec)),
+        evolve(SPEC, **spec),
+        url,
         vocab_size=vocab_size,
         context_length=context_length,
         eos_ids=(2, 7),
@@ -92,6 +94,33 @@ def test_greedy_sends_nothing_that_only_sampling_needs() -> None:
 def test_no_top_k_is_all_tokens() -> None:
     body = json.loads(Encoder(()).generate("r1", evolve(REQUEST, sampling=evolve(SAMPLED, top_k=None))))
     assert body["sampling_params"]["top_k"] == -1
+
+
+def test_what_a_class_sets_is_sent_under_sglangs_names() -> None:
+    asked = Sampling(
+        max_new_tokens=4,
+        temperature=0.0,
+        frequency_penalty=0.5,
+        presence_penalty=-0.5,
+        repetition_penalty=1.1,
+        stop=("\n\n", "END"),
+        stop_token_ids=(9, 2),
+        json_schema='{"type":"object"}',
+    )
+    body = json.loads(Encoder((7, 2)).generate("r1", evolve(REQUEST, sampling=asked)))
+    assert body["sampling_params"] == {
+        "max_new_tokens": 4,
+        "temperature": 0.0,
+        "stop_token_ids": [2, 7, 9],
+        "frequency_penalty": 0.5,
+        "presence_penalty": -0.5,
+        "repetition_penalty": 1.1,
+        "stop": ["\n\n", "END"],
+        "json_schema": '{"type":"object"}',
+    }
+    for form in ({"regex": r"\d+"}, {"ebnf": 'root ::= "a"'}):
+        body = json.loads(Encoder(()).generate("r1", evolve(REQUEST, sampling=evolve(GREEDY, **form))))
+        assert body["sampling_params"] == {"max_new_tokens": 4, "temperature": 0.0, **form}
 
 
 @pytest.mark.parametrize(("prefix", "suffix"), [((), (1,)), ((1,), ()), ((1, 2), (3,))])
@@ -201,7 +230,7 @@ def test_capabilities_are_the_servers_own() -> None:
     )
     assert (found.engine, found.version, found.model) == ("sglang", "0.5.23", "served")
     assert (found.page_size, found.prefix_cache, found.context_length) == (64, False, 399)
-    assert (found.batch, found.concurrency, found.servers) == (1, 4, ("http://h",))
+    assert (found.batch, found.concurrency, found.server) == (1, 4, "http://h")
     assert found.settings == {"dtype": "bfloat16", "schedule_policy": "lpm", "weight_version": "w2"}
 
 
@@ -211,11 +240,32 @@ def test_capabilities_of_a_server_that_says_little() -> None:
 
 
 @pytest.mark.parametrize(
+    ("server", "unable"),
+    [
+        ({"grammar_backend": "xgrammar"}, set()),
+        ({"grammar_backend": "llguidance"}, set()),
+        ({"grammar_backend": None}, set()),
+        ({"grammar_backend": "outlines"}, {"ebnf"}),
+        ({"grammar_backend": "none"}, {"json_schema", "regex", "ebnf"}),
+        (
+            {"grammar_backend": "xgrammar", "skip_tokenizer_init": True},
+            {"json_schema", "regex", "ebnf", "stop"},
+        ),
+    ],
+)
+def test_what_a_server_was_started_without(server: dict[str, Any], unable: set[str]) -> None:
+    found = info(server).unable
+    assert set(found) == unable
+    assert all(cure for cure in found.values())
+
+
+@pytest.mark.parametrize(
     ("server", "concurrency"),
     [
         ({"max_running_requests": 10}, 138),
         ({"internal_states": [{"effective_max_running_requests_per_dp": 8}]}, 136),
-        ({"dp_size": 2, "internal_states": [{"effective_max_running_requests_per_dp": 8}] * 2}, 144),
+        ({"dp_size": 2, "internal_states": [{"effective_max_running_requests_per_dp": 8}] * 2}, 136),
+        ({"dp_size": 4, "max_running_requests": 5000}, 250),
         ({"max_running_requests": 5000}, 1000),
     ],
 )
@@ -251,6 +301,31 @@ def test_an_answer_carries_the_servers_counts_and_ids() -> None:
             body = server.received[-1]
             assert body["rid"].startswith(f"{bytes(range(16)).hex()}.2.")
             assert body["sampling_params"]["stop_token_ids"] == [2, 7]
+
+    run(main())
+
+
+def test_a_server_is_asked_once_whether_it_reads_a_grammar() -> None:
+    async def compiles(_: web.Request, body: dict[str, Any]) -> web.StreamResponse | None:
+        broken = body["sampling_params"].get("regex") == "("
+        return refuse("Failed to compile regex grammar: unclosed") if broken else None
+
+    async def main() -> None:
+        async with FakeSglang() as server:
+            server.server_info["grammar_backend"] = "xgrammar"
+            server.fault = compiles
+            it = await started(server)
+            assert await it.refuses(evolve(GREEDY, stop=("a",), presence_penalty=1.0)) is None
+            assert server.received == []
+            assert await it.refuses(evolve(GREEDY, regex="a")) is None
+            assert await it.refuses(evolve(GREEDY, regex="(")) == "Failed to compile regex grammar: unclosed"
+            first, _ = server.received
+            assert first["input_ids"] == [0]
+            assert first["sampling_params"]["max_new_tokens"] == 1
+            server.fault = dies
+            with pytest.raises(Unavailable):
+                await it.refuses(evolve(GREEDY, regex="a"))
+            await it.stop()
 
     run(main())
 
@@ -356,6 +431,38 @@ def test_a_lost_answer_says_nothing_about_the_request(fault: Script) -> None:
                 await it.warm(PREFIX)
             server.fault = None
             assert isinstance(await generate(it), Answer)
+
+    run(main())
+
+
+def test_an_answer_by_other_weights_is_none() -> None:
+    async def main() -> None:
+        async with FakeSglang() as server:
+            it = await started(server)
+            assert isinstance(await generate(it), Answer)
+            server.model_info["weight_version"] = "v2"
+            for asked in (generate(it), it.warm(PREFIX)):
+                with pytest.raises(Unavailable, match="changed from default to v2"):
+                    await asked
+            await it.look()
+            assert isinstance(await generate(it), Answer)
+            await it.stop()
+
+    run(main())
+
+
+def test_a_kept_connection_whose_server_has_died_is_broken() -> None:
+    async def main() -> None:
+        async with FakeSglang() as server:
+            it = await started(server)
+            await generate(it)
+        with pytest.raises(Unavailable) as caught:
+            await generate(it)
+        assert caught.value.broken
+        with pytest.raises(Unavailable) as caught:
+            await generate(it)
+        assert not caught.value.broken, "nothing was under way"
+        await it.stop()
 
     run(main())
 
@@ -538,9 +645,9 @@ def test_start_reads_the_server() -> None:
         async with FakeSglang(page_size=16) as server:
             for old in (False, True):
                 server.old_names = old
-                it = engine(server.url + "/")
+                it = engine(server.url)
                 said = await it.start()
-                assert (said.page_size, said.context_length, said.servers) == (16, 505, (server.url,))
+                assert (said.page_size, said.context_length, said.server) == (16, 505, server.url)
 
     run(main())
 
@@ -549,20 +656,32 @@ def test_start_reads_the_server() -> None:
     ("urls", "message"),
     [
         ((), "no server is given"),
-        (("http://a", "http://b"), "2 servers are given"),
+        (("http://a", "http://b", "http://a/"), "http://a is given twice"),
         (("127.0.0.1:30000",), "isn't the URL"),
         (("http://",), "isn't the URL"),
         (("http://h:port",), "isn't the URL"),
         (("http://h:99999",), "isn't the URL"),
         (("http://[::1",), "isn't the URL"),
         (("ftp://h",), "isn't the URL"),
+        (("http://h:1?x=1",), "isn't the URL"),
+        (("http://h:1/#x",), "isn't the URL"),
+        (("http://h:1/a b",), "isn't the URL"),
+        (("http://..",), "isn't the URL"),
+        ((f"http://{'a' * 64}.org",), "isn't the URL"),
+        (("http://me:secret@h:1",), "a server's URL holds a user or a password"),
     ],
 )
-def test_start_with_urls_that_are_not_one_server(urls: tuple[str, ...], message: str) -> None:
-    async def main() -> None:
-        assert message in str(await failed(engine("", urls=urls)))
+def test_urls_that_are_no_servers(urls: tuple[str, ...], message: str) -> None:
+    with pytest.raises(EngineError) as caught:
+        server_urls(evolve(SPEC, urls=urls))
+    assert message in str(caught.value) and "secret" not in str(caught.value)
+    (problem,) = caught.value.problems
+    assert (problem.file, problem.field) == ("fafo.toml", "engine.urls") and problem.cure
 
-    run(main())
+
+def test_urls_of_several_servers_need_no_slash_at_their_ends() -> None:
+    urls = ("http://a/", "http://b:1", "https://c.example./v1//", "http://[::1]:30000")
+    assert server_urls(evolve(SPEC, urls=urls)) == tuple(url.rstrip("/") for url in urls)
 
 
 def test_start_without_a_server() -> None:
@@ -693,10 +812,65 @@ def test_start_without_a_usable_api_key(monkeypatch: pytest.MonkeyPatch, value: 
 
 
 def test_errors_name_the_table_of_a_named_engine() -> None:
+    with pytest.raises(EngineError) as caught:
+        server_urls(evolve(SPEC, name="big", urls=()))
+    assert caught.value.problems[0].field == "engines.big.urls"
+
+
+# ---- a router in front
+
+
+def routing(urls: Sequence[str]) -> web.Application:
+    """Return what sglang-router 0.3.2 says in front of servers; it passes nothing on."""
+    said = {
+        "/get_server_info": {"router_manager": True, "routers_count": 1, "workers_count": len(urls)},
+        "/get_model_info": {"model_path": "m", "is_generation": True, "weight_version": "default"},
+        "/workers": {"workers": [{"id": "x", "url": url, "is_healthy": True} for url in urls]},
+        "/health": {},
+    }
+
+    async def tell(request: web.Request) -> web.Response:
+        return web.json_response(said[request.path])
+
+    app = web.Application()
+    app.add_routes([web.get(path, tell) for path in said])
+    return app
+
+
+@asynccontextmanager
+async def router(urls: Sequence[str]) -> AsyncIterator[str]:
+    runner = web.AppRunner(routing(urls), shutdown_timeout=0.01)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def test_servers_behind_a_router_are_one_of_many_times_the_size() -> None:
     async def main() -> None:
-        it = engine("", name="big", urls=())
-        with pytest.raises(EngineError) as caught:
-            await it.start()
-        assert caught.value.problems[0].field == "engines.big.urls"
+        async with FakeSglang(page_size=16) as server, router([server.url, "http://127.0.0.1:9"]) as url:
+            found = await engine(url, max_running=None).start()
+            assert (found.server, found.page_size, found.version) == (url, 16, "0.5.23")
+            assert (found.running, found.concurrency, found.ranks) == (2 * 64, 2 * 64 + 128, 1)
+            assert found.cache_tokens is None and found.settings["router_workers"] == 2
+
+    run(main())
+
+
+def test_servers_that_only_their_router_reaches_are_taken_at_sglangs_defaults() -> None:
+    async def main() -> None:
+        async with router(["http://127.0.0.1:9"]) as url:
+            found = await engine(url).start()
+            assert (found.page_size, found.prefix_cache, found.version) == (1, True, "unknown")
+
+    run(main())
+
+
+def test_a_router_without_servers_is_refused() -> None:
+    async def main() -> None:
+        async with router([]) as url:
+            assert "has no servers" in str(await failed(engine(url)))
 
     run(main())

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fafo_build.project.declaration import Sampling
-from fafo_run.engines.transformers_sampling import _noise, key, next_tokens
+from fafo_run.engines.transformers_sampling import _noise, key, next_tokens, penalised
 
 LOGITS = torch.log(torch.tensor([[0.4, 0.3, 0.2, 0.1]]))
 DRAWS = 1000
@@ -110,3 +110,29 @@ def test_noise_is_splitmix64_on_every_machine() -> None:
     expected = torch.tensor([(number >> 11) + 0.5 for number in reference], dtype=torch.float64) * 2**-53
     noise = _noise([0], torch.tensor([[0, 1, 2]]))[0]
     torch.testing.assert_close(torch.exp(-torch.exp(-noise)), expected, rtol=1e-12, atol=0)
+
+
+def test_penalties_are_sglangs() -> None:
+    logits = torch.tensor([[4.0, -4.0, 1.0, 3.0]])
+
+    def after(said: list[int], **penalties: float) -> list[float]:
+        found: list[float] = penalised(logits, [Sampling(**penalties)], [said])[0].tolist()  # type: ignore[arg-type]
+        return found
+
+    assert after([0, 0, 1], frequency_penalty=1.5) == [1.0, -5.5, 1.0, 3.0]
+    assert after([0, 0, 1], presence_penalty=1.5) == [2.5, -5.5, 1.0, 3.0]
+    assert after([0, 0, 1], repetition_penalty=2.0) == [2.0, -8.0, 1.0, 3.0]
+    # What is taken away comes first, and may turn the sign.
+    assert after([0, 2], frequency_penalty=1.0, presence_penalty=1.0, repetition_penalty=2.0) == [
+        1.0, -4.0, -2.0, 3.0,
+    ]  # fmt: skip
+    assert after([], frequency_penalty=2.0, repetition_penalty=2.0) == logits[0].tolist()
+    assert logits[0].tolist() == [4.0, -4.0, 1.0, 3.0]
+
+
+def test_penalties_are_of_each_row() -> None:
+    logits = torch.tensor([[4.0, 1.0]] * 3, dtype=torch.bfloat16)
+    samplings = [Sampling(presence_penalty=2.0), Sampling(), Sampling(frequency_penalty=1.0)]
+    found = penalised(logits, samplings, [[0], [0], [1, 1]]).tolist()
+    assert found == [[2.0, 1.0], [4.0, 1.0], [4.0, -1.0]]
+    assert penalised(logits, [Sampling()] * 3, [[0], [0], [1]]) is logits

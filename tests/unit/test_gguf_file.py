@@ -44,6 +44,7 @@ def test_floats_are_read_as_people_wrote_them() -> None:
 def test_the_hash_covers_metadata_and_not_the_weights(model: Path, tmp_path: Path) -> None:
     whole = model.read_bytes()
     before = head_sha256(read_gguf(model, "m"))
+    assert head_sha256(read_gguf(model, "m", arrays=False)) == before
     changed = tmp_path / "weights.gguf"
     changed.write_bytes(whole[:-4] + b"\0\0\0\1")
     assert head_sha256(read_gguf(changed, "m")) == before
@@ -52,14 +53,22 @@ def test_the_hash_covers_metadata_and_not_the_weights(model: Path, tmp_path: Pat
     assert head_sha256(read_gguf(renamed, "m")) != before
 
 
-def test_a_head_cut_anywhere_is_refused(model: Path, tmp_path: Path) -> None:
+def test_without_arrays_the_rest_is_the_same(model: Path) -> None:
+    whole, short = read_gguf(model, "m"), read_gguf(model, "m", arrays=False)
+    kept = {key: value for key, value in whole.metadata.items() if not isinstance(value, list)}
+    assert kept == short.metadata != whole.metadata
+    assert (short.tensors, short.data_offset) == (whole.tensors, whole.data_offset)
+
+
+@pytest.mark.parametrize("arrays", [True, False])
+def test_a_head_cut_anywhere_is_refused(model: Path, tmp_path: Path, arrays: bool) -> None:
     whole = model.read_bytes()
     head = read_gguf(model, "m").data_offset
     cut = tmp_path / "cut.gguf"
     for length in [*range(64), *range(64, head, 97)]:
         cut.write_bytes(whole[:length])
         with pytest.raises(ModelError, match=r"is cut off or damaged|is no GGUF file") as caught:
-            read_gguf(cut, "models/cut.gguf")
+            read_gguf(cut, "models/cut.gguf", arrays=arrays)
         assert "models/cut.gguf" in str(caught.value)
         assert caught.value.problems[0].cure
 
@@ -70,8 +79,9 @@ def test_a_length_beyond_the_file_is_refused_before_memory_is_taken(model: Path,
     whole[at : at + 8] = struct.pack("<Q", 1 << 60)
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(whole)
-    with pytest.raises(ModelError, match="is cut off or damaged"):
-        read_gguf(bad, "m")
+    for arrays in (True, False):
+        with pytest.raises(ModelError, match="is cut off or damaged"):
+            read_gguf(bad, "m", arrays=arrays)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,9 @@ import pytest
 from fafo_build.errors import StoreError
 from fafo_run.log.directory import RunDirectory
 from fafo_run.log.fs import Disk, DiskFull, StoreGone
+from fafo_run.log.listing import segments, strays
 from fafo_run.log.locking import StoreBusy, StoreLock, boot_id, file_system, is_held
+from fafo_run.log.quarantine import kept
 from fafo_run.log.recovery import recover
 
 HOLD = """
@@ -30,7 +32,7 @@ def test_the_folder_of_a_new_run(tmp_path):
         names = {path.name for path in directory.path.iterdir()}
         assert names == {"LOCK", "FORMAT", "queue", "results", "index", "quarantine"}
         said = json.loads((directory.path / "FORMAT").read_text())
-        assert said == {"format": 1, "store": directory.store, "byte_order": "little"}
+        assert said == {"format": 2, "store": directory.store, "byte_order": "little"}
         store = directory.store
     with RunDirectory.own(tmp_path / "runs" / "main") as directory:
         assert directory.store == store
@@ -177,7 +179,11 @@ def test_a_network_file_system_is_refused_unless_forced(tmp_path, monkeypatch):
     RunDirectory.own(tmp_path / "net" / "run", force=True).close()
 
 
-@pytest.mark.parametrize("said", [b"", b"{", b"[]", b'{"format": 1}'])
+DEEP = b"[" * 100_000
+"""What a JSON reader that calls itself gives up on."""
+
+
+@pytest.mark.parametrize("said", [b"", b"{", b"[]", DEEP, b'{"format": 2}'])
 def test_a_format_file_that_cannot_be_read(tmp_path, said):
     (tmp_path / "FORMAT").write_bytes(said)
     for attempt in (RunDirectory.own, RunDirectory.look):
@@ -185,11 +191,11 @@ def test_a_format_file_that_cannot_be_read(tmp_path, said):
             attempt(tmp_path)
 
 
-@pytest.mark.parametrize("changed", [{"format": 2}, {"byte_order": "big"}])
+@pytest.mark.parametrize("changed", [{"format": 3}, {"byte_order": "big"}])
 def test_a_store_of_another_format(tmp_path, changed):
-    said = {"format": 1, "store": "0" * 32, "byte_order": "little"} | changed
+    said = {"format": 2, "store": "0" * 32, "byte_order": "little"} | changed
     (tmp_path / "FORMAT").write_text(json.dumps(said))
-    with pytest.raises(StoreError, match="this fafo reads 1") as caught:
+    with pytest.raises(StoreError, match="this fafo reads 2") as caught:
         RunDirectory.own(tmp_path)
     assert "version of fafo" in (caught.value.problems[0].cure or "")
 
@@ -212,9 +218,45 @@ def test_progress_is_replaced_whole(tmp_path):
         assert directory.read_progress() is None
         directory.write_progress({"done": 3})
         assert RunDirectory.look(tmp_path).read_progress() == {"done": 3}
-        (tmp_path / "progress.json").write_bytes(b"{")
-        assert directory.read_progress() is None
+        for said in (b"{", b"[1]", b"\xff", b'{"eta": NaN}', b'{"eta": 1e999}', DEEP):
+            (tmp_path / "progress.json").write_bytes(said)
+            assert directory.read_progress() is None
     assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(tmp_path):
+    with RunDirectory.own(tmp_path) as directory:
+        for name in ("FORMAT", "progress.json", "RUNNING"):
+            (tmp_path / name).unlink(missing_ok=True)
+            os.mkfifo(tmp_path / name)
+        assert directory.read_progress() is None
+        assert directory.running_boot() == ""
+        with pytest.raises(StoreError, match="FORMAT can't be read"):
+            RunDirectory.look(tmp_path)
+
+
+def test_a_folder_whose_files_cannot_be_looked_at(tmp_path):
+    class Refusing(Disk):
+        def is_file(self, path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    with RunDirectory.own(tmp_path) as directory:
+        for folder in (directory.queue, directory.results, directory.quarantine):
+            (folder / "00000001.seg").touch()
+        looks = (
+            lambda: segments(Refusing(), directory.queue),
+            lambda: strays(Refusing(), directory.queue),
+            lambda: list(kept(RunDirectory(tmp_path, Refusing(), directory.store))),
+        )
+        for look in looks:
+            with pytest.raises(StoreError, match="Permission denied"):
+                look()
+
+
+def test_a_lock_that_cannot_be_looked_at(tmp_path):
+    (tmp_path / "LOCK").symlink_to("LOCK")
+    with pytest.raises(StoreError, match="the disk refused"):
+        is_held(tmp_path / "LOCK")
 
 
 def test_looking_makes_nothing(tmp_path):
@@ -230,7 +272,7 @@ def test_a_folder_that_cannot_be_made(tmp_path):
             RunDirectory.own(tmp_path / path)
         assert caught.value.problems[0].file == str(tmp_path / "file")
     (tmp_path / "nowhere").symlink_to(tmp_path / "not" / "there")
-    with pytest.raises(StoreError, match="the disk refused"):
+    with pytest.raises(StoreError, match="a link to nowhere is where a folder has to be"):
         RunDirectory.own(tmp_path / "nowhere" / "main")
 
 

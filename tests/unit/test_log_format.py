@@ -27,7 +27,7 @@ def test_header_round_trip():
 def test_header_bytes_are_where_the_picture_says():
     data = layout.pack_header(HEADER)
     assert data[:8] == b"FAFOSEG\n"
-    assert struct.unpack_from("<IIQ", data, 8) == (1, 2, 7)
+    assert struct.unpack_from("<IIQ", data, 8) == (2, 2, 7)
     assert data[24:40] == bytes(range(16))
     assert struct.unpack_from("<IIq", data, 104) == (512, 0, 1_700_000_000_000_000_000)
     assert struct.unpack_from("<Q", data, 2040)[0] == xxhash.xxh3_64_intdigest(data[:2040])
@@ -49,11 +49,11 @@ def test_what_is_no_header(data):
 
 def test_header_of_another_version_is_told_apart_from_damage():
     body = bytearray(layout.pack_header(HEADER)[:2040])
-    struct.pack_into("<I", body, 8, 2)
+    struct.pack_into("<I", body, 8, 3)
     copy = bytes(body) + struct.pack("<Q", xxhash.xxh3_64_intdigest(bytes(body)))
     with pytest.raises(layout.Unversioned) as caught:
         layout.unpack_header(copy * 2)
-    assert caught.value.version == 2
+    assert caught.value.version == 3
 
 
 def test_header_refuses_hashes_of_another_size():

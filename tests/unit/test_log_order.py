@@ -77,7 +77,10 @@ NEW = [
     "sync folder run/{0}",
     "write {0}/00000001.seg",
     "sync {0}/00000001.seg",
+    "write {0}/00000001.seg",
+    "sync {0}/00000001.seg",
 ]
+"""The file, its provenance, its entries: each is durable before the next one."""
 
 
 @pytest.mark.parametrize("kind", list(SegmentKind))

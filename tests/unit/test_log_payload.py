@@ -2,33 +2,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fafo_run.item import pack_ids
 from fafo_run.log.format import WIDE, Kind
 from fafo_run.log.payload import (
     ProvenanceCache,
     Undecodable,
+    ids_of,
     number_provenance,
-    pack_ids,
     pack_provenance,
     unpack,
-    unpack_ids,
     unpack_provenance,
 )
 from tests.log_nouns import FAKE, JUDGE
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.lists(st.integers(0, 2**32 - 1)), st.lists(st.integers(0, 65_535)))
-def test_ids_round_trip(first, second):
-    word, parts = pack_ids(tuple(first), tuple(second))
-    assert [unpack_ids(word, part) for part in parts] == [tuple(first), tuple(second)]
+@given(st.lists(st.integers(0, 2**32 - 1)))
+def test_ids_round_trip(ids):
+    packed = pack_ids(ids)
+    assert ids_of(WIDE if packed.wide else 0, packed.data) == tuple(ids)
+    assert ids_of(WIDE, packed.widened().data) == tuple(ids)
 
 
-@pytest.mark.parametrize(("top", "flag", "size"), [(65_535, 0, 2), (65_536, WIDE, 4)])
-def test_ids_are_u16_when_all_fit(top, flag, size):
-    assert pack_ids((0, top), (7,)) == (
-        flag,
-        [bytes(size) + top.to_bytes(size, "little"), (7).to_bytes(size, "little")],
-    )
+@pytest.mark.parametrize(("top", "wide", "size"), [(65_535, False, 2), (65_536, True, 4)])
+def test_ids_are_u16_when_all_fit(top, wide, size):
+    packed = pack_ids((0, top))
+    assert (packed.wide, packed.data) == (wide, bytes(size) + top.to_bytes(size, "little"))
 
 
 def test_ids_beyond_u32_are_refused():
@@ -38,7 +37,7 @@ def test_ids_beyond_u32_are_refused():
 
 def test_half_an_id_is_undecodable():
     with pytest.raises(Undecodable):
-        unpack_ids(WIDE, b"\1\2\3")
+        ids_of(WIDE, b"\1\2\3")
 
 
 @pytest.mark.parametrize("said", [JUDGE, FAKE])
@@ -49,8 +48,8 @@ def test_provenance_round_trip(said):
 def test_equal_provenance_packs_to_equal_bytes():
     cache = ProvenanceCache(limit=1)
     again = unpack_provenance(number_provenance(0, pack_provenance(FAKE)))[1]
-    assert again is not FAKE and cache.pack(FAKE) == cache.pack(again)
-    assert cache.pack(JUDGE) != cache.pack(FAKE)
+    assert again is not FAKE and cache.pack(FAKE, 512) == cache.pack(again, 512)
+    assert cache.pack(JUDGE, 512) != cache.pack(FAKE, 512) != cache.pack(FAKE, 64)
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x01", b"\x93\x01\x02\x03"])

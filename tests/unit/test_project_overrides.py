@@ -46,6 +46,12 @@ def test_of_several_servers_the_default_takes_the_urls(tmp_path: Path) -> None:
     assert project.engines["default"].urls == ("http://b:1",)
 
 
+def test_the_urls_stand_in_for_launch(tmp_path: Path) -> None:
+    main = change(MAIN, '[engine]\nkind = "transformers"', SERVER + "\nlaunch = { replicas = 2 }")
+    engine = load_project(write(tmp_path, main), {"FAFO_ENGINE_URLS": "http://b:1"}).engines["default"]
+    assert (engine.urls, engine.launch) == (("http://b:1",), None)
+
+
 def test_a_wrong_value_from_the_environment_names_the_variable_and_hides_the_value(tmp_path: Path) -> None:
     shown = problems(write(tmp_path), {"FAFO_SOURCE_COUNTRIES_URL": "postgresql://me:secret@db"})
     assert shown.startswith("FAFO_SOURCE_COUNTRIES_URL: expected the URL of a SQLite file")

@@ -243,8 +243,86 @@ REFUSED = [
     (
         "fafo.toml",
         'kind = "transformers"',
-        'kind = "sglang"\nurls = ["http://a:1", "http://b:1"]',
-        "9:23: engine.urls[2]: this version talks to one server",
+        'kind = "sglang"\nurls = ["http://me:secret@10.0.0.7:30000"]',
+        "9:9: engine.urls[1]: expected the URL of a server",
+    ),
+    (
+        "fafo.toml",
+        'kind = "transformers"',
+        'kind = "sglang"\nurls = ["http://10.0.0.7:30000?x=1"]',
+        "9:9: engine.urls[1]: expected the URL of a server",
+    ),
+    (
+        "fafo.toml",
+        'kind = "transformers"',
+        'kind = "sglang"\nurls = ["http://a:1", "http://a:1"]',
+        "9:23: engine.urls[2]: http://a:1 is listed twice",
+    ),
+    (
+        "fafo.toml",
+        'kind = "transformers"',
+        'kind = "sglang"\nurls = "http://a:1"\nlaunch = {}',
+        "10:1: engine.launch: an engine has servers that run already (urls) or starts its own",
+    ),
+    (
+        "fafo.toml",
+        'kind = "transformers"',
+        'kind = "fake"\nlaunch = {}',
+        '9:1: engine.launch: an engine of kind "fake" has no server',
+    ),
+    (
+        "fafo.toml",
+        'kind = "transformers"',
+        'kind = "sglang"\nlaunch = { replica = 2 }',
+        "9:12: engine.launch.replica: there is no such key",
+    ),
+    (
+        "fafo.toml",
+        'kind = "transformers"',
+        'kind = "sglang"\nlaunch = { replicas = 0 }',
+        "9:23: engine.launch.replicas: expected 1 or more, got 0",
+    ),
+    (
+        "fafo.toml",
+        'kind = "transformers"',
+        'kind = "sglang"\nlaunch = { port = 70000 }',
+        "9:19: engine.launch.port: expected a port, 1 to 65535, got 70000",
+    ),
+    (
+        "fafo.toml",
+        'kind = "transformers"',
+        'kind = "sglang"\nlaunch = { args = ["--port=1"] }',
+        "9:20: engine.launch.args[1]: fafo itself says --port",
+    ),
+    (
+        "fafo.toml",
+        'kind = "transformers"',
+        'kind = "sglang"\nlaunch = { args = ["--tp-size 2"] }',
+        '9:20: engine.launch.args[1]: expected one word, got "--tp-size 2"',
+    ),
+    (
+        "fafo.toml",
+        'kind = "transformers"',
+        'kind = "sglang"\nlaunch = { env = { A = 1 } }',
+        "9:24: engine.launch.env.A: expected a string, got 1",
+    ),
+    (
+        "fafo.toml",
+        'kind = "transformers"',
+        'kind = "sglang"\nlaunch = { env = { "A B" = "1" } }',
+        '9:20: engine.launch.env."A B": expected the name of an environment variable',
+    ),
+    (
+        "fafo.toml",
+        'kind = "transformers"',
+        'kind = "sglang"\nlaunch = { python = "a", command = ["b"] }',
+        "9:12: engine.launch.python: a command stands in for",
+    ),
+    (
+        "fafo.toml",
+        'kind = "transformers"',
+        'kind = "sglang"\nport = 30000',
+        "9:1: engine.port: there is no such key",
     ),
     (
         "fafo.toml",
@@ -286,8 +364,8 @@ REFUSED = [
     (
         "fafo.toml",
         '[[source]]\nname = "elements"',
-        'launch = { replicas = 2 }\n[[source]]\nname = "elements"',
-        "10:1: engine.launch: there is no such key",
+        'lunch = { replicas = 2 }\n[[source]]\nname = "elements"',
+        "10:1: engine.lunch: there is no such key",
     ),
     (
         "exam",
@@ -299,7 +377,7 @@ REFUSED = [
         "exam",
         'prompt = "examiner.md"',
         'prefill = true\nprompt = "examiner.md"',
-        "9:1: class.exam.message[1].prefill: there is no such key",
+        "9:1: class.exam.message[1].prefill: only the last message can be the beginning",
     ),
     (
         "exam",
@@ -324,9 +402,10 @@ def test_what_is_refused_and_where(file: str, old: str, new: str, expected: str,
 
 
 def test_keys_for_later_say_so(tmp_path: Path) -> None:
-    shown = problems(write(tmp_path, exam=EXAM + "n = 2\nfrequency_penalty = 1\n"))
+    main = change(MAIN, "[verify]", "stop_when = { failed = 0.05 }\n[verify]")
+    shown = problems(write(tmp_path, main, exam=EXAM + "n = 2\n"))
     assert "cure: write samples, for several outputs per row" in shown
-    assert "cure: frequency_penalty is not in this version" in shown
+    assert "cure: stop_when is not in this version" in shown
 
 
 def test_no_message_at_all(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fafo_build.bake.artifact import Artifact
+from fafo_run.item import FinishReason, Output
 from fafo_run.prompt import Prompt, PromptEncoder, PromptError
 
 CLASSES: dict[str, tuple[tuple[str, str], ...]] = {
@@ -65,6 +66,19 @@ def test_any_text_gives_the_ids_of_the_whole_conversation(
     assert [*artifacts[name].prefix, *prompt.suffix] == canonical(filled(name, row))
     assert prompt.prompt_tokens == len(artifacts[name].prefix) + len(prompt.suffix)
     assert encoders[name].recheck(row, "rows", "1", prompt)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@settings(max_examples=50, deadline=None)
+@given(texts=st.lists(st.tuples(ANY, ANY), max_size=6))
+def test_rows_that_are_encoded_together_are_as_alone(
+    encoders: dict[str, PromptEncoder], name: str, texts: list[tuple[str, str]]
+) -> None:
+    rows: list[dict[str, Any]] = [{"a": a, "b": b} for a, b in texts]
+    rows.insert(len(rows) // 2, {"a": None, "b": "x"})
+    found = encoders[name].encode_each([(row, "rows", "1") for row in rows])
+    assert isinstance(found.pop(len(texts) // 2), PromptError)
+    assert found == [encoders[name].encode({"a": a, "b": b}, "rows", "1") for a, b in texts]
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -139,7 +153,24 @@ def test_the_text_is_the_conversation(
     artifact = artifacts["middle"]
     assert "".join(encoders["middle"].prompt_text(prompt.suffix)) == text
     assert encoders["middle"].prefix == artifact.prefix
-    assert encoders["middle"].output_text([1, *smollm2().encoder.plain("So."), 2]) == "So."
+
+
+def test_the_text_of_an_output_ends_before_what_ended_it(encoders: dict[str, PromptEncoder]) -> None:
+    def text(ids: list[int], reason: FinishReason, ends: tuple[int, ...] = ()) -> str:
+        return encoders["middle"].output_text(Output(tuple(ids), reason, 0, 0), ends)
+
+    plain = smollm2().encoder.plain
+    said = list(plain("So.\n\nAnd"))
+    assert text([1, *plain("So."), 2], FinishReason("stop", 2)) == "So."
+    assert text(said, FinishReason("length")) == "So.\n\nAnd"
+    # The texts of a class, and the ids of a class.
+    assert text(said, FinishReason("stop", "\n\n")) == "So."
+    assert text(said, FinishReason("stop", "And")) == "So.\n\n"
+    assert text(said, FinishReason("stop", said[-1]), (said[-1],)) == "So.\n\n"
+    # What a grammar ends with is part of the answer: only an id that the class declared is cut away.
+    assert text(said, FinishReason("stop", said[-1])) == "So.\n\nAnd"
+    # What the server says and the output doesn't hold cuts nothing.
+    assert text(said, FinishReason("stop", "no such text")) == "So.\n\nAnd"
 
 
 def test_recheck_sees_a_wrong_prompt(encoders: dict[str, PromptEncoder]) -> None:

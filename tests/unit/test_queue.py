@@ -7,14 +7,18 @@ import pytest
 from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fafo_build.errors import StoreError
+from fafo_run.item import pack_ids
+from fafo_run.log.actions import Why
 from fafo_run.log.directory import RunDirectory
 from fafo_run.log.fs import Disk, DiskFull, SyncFailed
 from fafo_run.log.recovery import recover
 from fafo_run.queue.queue import Queue, retire_done
 from fafo_run.queue.reader import QueueReader
-from tests.log_nouns import item, look, name_of, provenance
+from fafo_run.queue.writer import QueueWriter
+from tests.log_nouns import JUDGE, item, look, name_of, provenance
 
 OTHER = provenance("explain")
 
@@ -58,7 +62,7 @@ def test_items_come_back_exactly(queue):
         item(3, suffix=(65_536, 2**32 - 1)),
         item(4, suffix=tuple(range(50))),
     ]
-    items[1] = evolve(items[1], bounds=())
+    items[1] = replace(items[1], bounds=())
     queue.append(items)
     assert [claim.item for claim in queue.claim(9)] == items
 
@@ -69,7 +73,7 @@ def test_any_item_round_trips(tmp_path_factory, drawn):
     with RunDirectory.own(tmp_path_factory.mktemp("run")) as directory:
         queue = Queue(directory)
         items = [
-            evolve(item(number), key=key, suffix=(id_,), bounds=((0, 1),))
+            replace(item(number), key=key, suffix=pack_ids((id_,)), bounds=((0, 1),))
             for number, (id_, key) in enumerate(drawn)
         ]
         queue.append(items)
@@ -110,6 +114,25 @@ def test_claims_drain_one_artifact_and_lane_before_the_next(queue):
     assert numbers(queue.claim(99)) == [7]
     assert numbers(queue.claim(99)) == [3]
     assert queue.claim(99) == [] and queue.depth() == 7
+
+
+def test_artifacts_are_handed_out_in_the_order_that_is_asked_for_round_and_round(queue):
+    a, b, c, other = (provenance(name) for name in ("a", "b", "c", "other"))
+    queue.follow([said.artifact for said in (a, b, a, c)])
+    queue.append([item(1, c), item(2, other), item(3, b), item(4, b, lane=64), item(5, a), item(6, c)])
+    assert numbers(queue.claim(99)) == [5]
+    assert numbers(queue.claim(99)) == [3]
+    late = queue.claim(1)
+    assert numbers(late) == [4], "the other lane of the same artifact comes before the next artifact"
+    queue.append([item(7, a), item(8, b)])
+    assert numbers(queue.claim(99)) == [8], "what comes back to the present artifact comes first"
+    first = queue.claim(1)
+    assert numbers(first) == [1], "then it goes on, although the first in the order waits again"
+    queue.release(first)
+    assert numbers(queue.claim(99)) == [1, 6]
+    assert numbers(queue.claim(99)) == [7], "and round"
+    assert numbers(queue.claim(99)) == [2], "what nobody put into the order comes last"
+    assert queue.claim(99) == []
 
 
 def test_claim_of_nothing(queue):
@@ -167,7 +190,7 @@ def test_a_run_sees_only_what_it_selects_and_leaves_the_rest_waiting(directory):
     queue.append([item(number) for number in range(6)])
     queue.close(clean=True)
     queue = Queue(directory)
-    queue.select(lambda found: number_of(found) % 2 == 0)
+    queue.select(lambda _: True, {name_of(number) for number in range(0, 9, 2)})
     assert queue.depth() == 3
     queue.append([item(8)])
     assert queue.depth() == 4
@@ -184,15 +207,16 @@ def test_a_run_sees_only_what_it_selects_and_leaves_the_rest_waiting(directory):
 
 
 def test_a_segment_is_dropped_only_when_nobody_wants_any_of_it(directory, path):
+    again = evolve(JUDGE, source="again")
     queue = Queue(directory)
-    queue.append([item(1), item(2), item(3)])
-    queue.append([item(number, lane=2048) for number in (4, 5)])
+    queue.append([item(1), item(2), item(3, again)])
+    queue.append([item(number, again, lane=2048) for number in (4, 5)])
     queue.close(clean=True)
     queue = Queue(directory)
-    assert queue.drop(lambda found: number_of(found) > 2) == 2
+    assert queue.drop(lambda said: said.source == "again") == 2
     assert sorted(file.name for file in (path / "queue").iterdir()) == ["00000001.seg"]
     assert queue.depth() == 3
-    assert list(QueueReader.open(path).retired()) == [], "nothing was done, so nothing is marked"
+    assert list(QueueReader.open(path).unrecorded(Outcomes())) == [], "nothing was done, so nothing is marked"
     assert numbers(queue.claim(99)) == [1, 2, 3]
     queue.close(clean=False)
 
@@ -279,10 +303,46 @@ def test_a_clean_close_leaves_nothing_of_what_is_done(queue, path):
 def test_step_7_retires_what_has_a_record(queue, directory):
     queue.append([item(number) for number in range(4)])
     queue = reopen(queue, directory)
-    assert retire_done(queue, {name_of(1), name_of(3)}) == 2
-    assert retire_done(queue, {name_of(1), name_of(3)}) == 0
+    assert retire_done(queue, Outcomes({name_of(1): 9, name_of(3): 9})) == 2
+    assert retire_done(queue, Outcomes({name_of(1): 9, name_of(3): 9})) == 0
     assert numbers(queue.claim(9)) == [0, 2]
     queue.close(clean=True)
+
+
+def test_step_7_keeps_what_was_put_back_after_its_failure(queue, directory):
+    queue.append([item(1), replace(item(2), retry=1), replace(item(3), retry=2)])
+    queue = reopen(queue, directory)
+    failed_once = Outcomes(dict.fromkeys(map(name_of, range(4)), 0))
+    assert retire_done(queue, failed_once) == 1
+    assert numbers(queue.claim(9)) == [2, 3]
+    queue.close(clean=True)
+
+
+class Outcomes(dict):
+    """By identity: after how many retries it failed."""
+
+    def has_output(self, identity: bytes) -> bool:
+        return False
+
+    def is_done(self, identity: bytes, retry: int = 0) -> bool:
+        return retry <= self.get(identity, -1)
+
+
+def test_what_others_append_and_nobody_wants_is_no_depth(queue, directory, path):
+    queue.select(lambda said: said == OTHER)
+    writer = QueueWriter(RunDirectory.join(path))
+    writer.append([item(1), item(2, OTHER)])
+    queue.refresh()
+    writer.append([item(3), item(4, OTHER)])
+    queue.refresh()
+    assert queue.depth() == 2
+    writer.close()
+    late = QueueWriter(RunDirectory.join(path))
+    late.append([item(5), item(6, OTHER)])
+    late.close()
+    queue.refresh()
+    assert queue.depth() == 3
+    assert sorted(numbers(queue.claim(9))) == [2, 4, 6]
 
 
 def test_an_odd_marker_reads_as_live(queue, directory, path):
@@ -294,7 +354,7 @@ def test_an_odd_marker_reads_as_live(queue, directory, path):
     data[look(file)[2][-1].offset + 4] ^= 1
     file.write_bytes(data)
     report = recover(directory)
-    assert report.odd_markers == 1 and report.damaged
+    assert report.actions[0].why is Why.ODD_MARKER and report.damaged
     queue = Queue(directory)
     assert numbers(queue.claim(9)) == [1]
     queue.close(clean=True)
@@ -312,7 +372,11 @@ def test_damage_stops_claims_and_changes_nothing_until_recovery(queue, directory
     assert caught.value.problems[0].cure
     assert queue.depth() == 3
     queue = reopen(queue, directory)
-    assert queue.depth() == 2 and numbers(queue.claim(9)) == [0, 2]
+    assert queue.depth() == 2
+    assert queue.settle(lambda asked: [False] * len(asked)).waiting == {name_of(0), name_of(2)}
+    queue.select(lambda _: True)
+    assert queue.depth() == 2, "what is damaged isn't waited for"
+    assert numbers(queue.claim(9)) == [0, 2]
     queue.close(clean=True)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fafo_build.render.marks import Marked
+from fafo_build.render.marks import Marked, Trim
 from fafo_build.render.message import MessageRenderer, RowError
 
 ROW = {
@@ -99,6 +99,12 @@ def test_a_missing_column_names_the_nearest() -> None:
         ("{{ 1 // 0 }}", "ZeroDivisionError"),
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
         ("{{ vars.list.append(1) }}", "unsafe|not safely"),
+        ("{{ item.text | truncate(2) }}", "AssertionError: expected length >= 3"),
+        ("{{ cycler() }}", "RuntimeError: at least one item"),
+        ("{{ 'x' ~ range }}", "is put out as at 0x"),
+        ("{{ '%s' | format(item.text.upper) }}", "is put out as at 0x"),
+        ("{{ [cycler(1)] | join }}", "is put out as at 0x"),
+        ("{{ '{}'.format(examples | map('upper')) }}", "is put out as at 0x"),
     ],
 )
 def test_what_a_row_cannot_give_ends_in_one_line(template: str, why: str) -> None:
@@ -111,6 +117,14 @@ def test_an_error_in_an_included_prompt_names_it() -> None:
     renderer = MessageRenderer({"#message[0]": "{% include 'a.md' %}", "a.md": "{{ item.x }}"}, {}, ())
     with pytest.raises(RowError, match=r"no field 'x' \(in a.md\)"):
         renderer.render("#message[0]", {"y": 1}, "s", "k")
+
+
+def test_a_row_may_speak_of_places_in_memory() -> None:
+    row = {"trace": ["<function f at 0x7f00>"]}
+    assert render("a {{ item.trace | join }}", row) == "a <function f at 0x7f00>"
+    assert (
+        render("{{ words.a | upper }} <g at 0x1>", {}, words={"a": "<f at 0x1>"}) == "<F AT 0X1> <g at 0x1>"
+    )
 
 
 @pytest.mark.parametrize("name", ["now", "random", "lipsum"])
@@ -143,12 +157,14 @@ def test_a_torn_mark_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("trim", "expected"),
     [
-        ("none", Marked("  a<s> ", ((3, 6),))),
-        ("lstrip", Marked("a<s> ", ((1, 4),))),
-        ("rstrip", Marked("  a<s>", ((3, 6),))),
-        ("strip", Marked("a<s>", ((1, 4),))),
+        (Trim(), Marked("  a<s> ", ((3, 6),))),
+        (Trim(left=None), Marked("a<s> ", ((1, 4),))),
+        (Trim(right=None), Marked("  a<s>", ((3, 6),))),
+        (Trim(None, None), Marked("a<s>", ((1, 4),))),
+        (Trim("\n", "\n"), Marked("  a<s> ", ((3, 6),))),
+        (Trim(" a", "> "), Marked("<s", ((0, 2),))),
     ],
 )
-def test_trimming_moves_the_marked_regions(trim: str, expected: Marked) -> None:
-    assert Marked("  a<s> ", ((3, 6),)).trimmed(trim) == expected  # type: ignore[arg-type]
-    assert Marked("  ").trimmed("strip") == Marked("")
+def test_trimming_moves_the_marked_regions(trim: Trim, expected: Marked) -> None:
+    assert Marked("  a<s> ", ((3, 6),)).trimmed(trim) == expected
+    assert Marked("  ").trimmed(Trim(None, None)) == Marked("")

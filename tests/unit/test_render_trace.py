@@ -109,6 +109,9 @@ def failure(root: Path, content: str) -> Problem:
         ("{{ examples[0].nope }}{{ item.x }}", 6, "no field 'nope'"),
         ("a\n\n{{ vars.list.nope }}", 8, "has no attribute 'nope'"),
         ("{{ range(1000000) | list | length }}", 6, "OverflowError"),
+        ("{{ 'long text' | truncate(2) }}", 6, "AssertionError"),
+        ("{{ 'x' ~ range }}", 6, "is put out as at 0x"),
+        ("{{ 'x' ~ range }}{{ item.text }}", 6, "is put out as at 0x"),
     ],
 )
 def test_a_head_that_fails_is_placed(tmp_path: Path, content: str, line: int, why: str) -> None:

@@ -109,6 +109,35 @@ def test_an_output_takes_the_place_of_a_failure(results, directory):
     results.close()
 
 
+def test_a_failure_takes_the_place_of_one_of_an_earlier_retry(results, directory):
+    first, again, late = (evolve(record(1, failure(message=str(at))), retry=at) for at in (0, 2, 1))
+    assert results.append([first]) == 0 and results.is_done(name_of(1))
+    assert not results.is_done(name_of(1), retry=1), "it was put back"
+    assert results.append([again, record(2)]) == 0
+    assert results.append([late, evolve(again, server="other"), first]) == 3
+
+    def check():
+        assert results.find(name_of(1)) == again and results.history(name_of(1)) == [first, again]
+        assert results.is_done(name_of(1), retry=2) and not results.is_done(name_of(1), retry=3)
+        assert results.is_done(name_of(2), retry=99) and not results.is_done(name_of(3))
+        assert list(results.failures()) == [again]
+        total = results.summary().total
+        assert (total.outputs, total.failed, total.superseded) == (1, 1, 1)
+
+    check()
+    results = reopen(results, directory)
+    check()
+    results = reopen(results, directory, clean=True)
+    check()
+    assert results.append([record(1)]) == 0
+    assert results.append([evolve(again, retry=9)]) == 1, "nothing comes after an output"
+    assert results.history(name_of(1)) == [first, again, record(1)] and list(results.failures()) == []
+    results.reindex()
+    total = results.summary().total
+    assert (total.outputs, total.failed, total.superseded) == (2, 0, 2)
+    results.close()
+
+
 def test_which_record_counts_does_not_depend_on_the_order_of_segments(results, directory):
     results.append([record(1, failure())])
     results.append([record(1, lane=1024)])

@@ -7,7 +7,8 @@ import pytest
 from fafo_run.log.directory import RunDirectory
 from fafo_run.log.fs import Disk, DiskFull
 from fafo_run.log.recovery import recover
-from fafo_run.results.reader import Duplicates, open_reader
+from fafo_run.results.audit import Duplicates
+from fafo_run.results.reader import open_reader
 from fafo_run.results.results import Results
 from tests.log_nouns import look, name_of, record
 

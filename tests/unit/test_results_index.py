@@ -1,16 +1,22 @@
 import os
 import shutil
+import struct
 
 import lmdb
+import numpy as np
 import pytest
+from attrs import evolve
 
 from fafo_run.log.directory import RunDirectory
 from fafo_run.log.fs import StoreGone
 from fafo_run.log.recovery import recover
-from fafo_run.results.index import Index, Merged, Place, UnusableIndexError
+from fafo_run.results.environment import UnusableIndexError
+from fafo_run.results.index import Index, build
+from fafo_run.results.place import OUTPUT_RANK, Place, in_order, make_rows
 from fafo_run.results.reader import open_reader
 from fafo_run.results.results import Results
 from fafo_run.results.summary import Tally
+from fafo_run.results.table import Table
 from tests.log_nouns import name_of, output, record
 
 
@@ -44,12 +50,26 @@ def cut(path):
         directory.mark_running()
 
 
+def table_of(uuid: bytes, sequence: int, offsets: dict[int, int], rank: int = OUTPUT_RANK) -> Table:
+    """The table of a made-up segment: per item's number an offset."""
+    identities = b"".join(name_of(number) for number in offsets)
+    rows = make_rows(
+        sequence, identities, np.array([*offsets.values()], "u8"), np.array([rank] * len(offsets), "u4")
+    )
+    return Table.of(uuid, sequence, 9, Tally(), in_order(rows))
+
+
+def unjudged(identity, place):
+    return Tally()
+
+
 def lie(path):
     """Add an item that no segment holds."""
     with RunDirectory.own(path) as directory:
         index = Index.open(path / "index", directory.store, write=True)
-        ((uuid, merged),) = index.merged().items()
-        index.merge(uuid, merged, {name_of(99): Place(1, 4096, True)}, {})
+        ((uuid, was),) = index.merged().items()
+        table = evolve(table_of(uuid, 1, {99: 4096}), size=was.size, tally=was.tally)
+        index.merge([table], unjudged)
         index.close()
 
 
@@ -68,17 +88,17 @@ def of_another_format(path):
 def ahead(path):
     with RunDirectory.own(path) as directory:
         index = Index.open(path / "index", directory.store, write=True)
-        index.merge(b"z" * 16, Merged(9, 9, Tally()), {name_of(99): Place(9, 4096, True)}, {})
+        index.merge([table_of(b"z" * 16, 9, {99: 4096})], unjudged)
         index.close()
 
 
 def wrong_places(path):
     with RunDirectory.own(path) as directory:
         index = Index.open(path / "index", directory.store, write=True)
-        (uuid,) = index.merged()
-        places = {name_of(number): Place(1, 4096, True) for number in range(20)}
-        index.merge(uuid, index.merged()[uuid], places, {})
+        ((uuid, was),) = index.merged().items()
         index.close()
+        table = evolve(table_of(uuid, 1, dict.fromkeys(range(20), 4096)), size=was.size, tally=was.tally)
+        build(directory.index, directory.store, [table], unjudged)
 
 
 BROKEN = [delete, garbage, empty, cut, foreign, of_another_format, ahead, wrong_places]
@@ -137,11 +157,15 @@ def test_the_map_grows(tmp_path):
         results.close()
 
 
-def test_nothing_of_a_merge_is_there_without_the_rest(tmp_path):
-    index = Index.create(tmp_path / "index", "s", map_size=1 << 16)
-    places = {name_of(number): Place(1, number, True) for number in range(5000)}
-    index.merge(b"u" * 16, Merged(1, 5, Tally()), places, {})
-    assert len(index.find(places)) == 5000 and list(index.merged()) == [b"u" * 16]
+def test_a_transaction_that_does_not_fit_is_repeated_whole(tmp_path):
+    (tmp_path / "index").mkdir()
+    build(tmp_path / "index", "s", [], unjudged, map_size=1 << 16)
+    index = Index.open(tmp_path / "index", "s", write=True, map_size=1 << 16)
+    index.merge([table_of(b"u" * 16, 1, {number: 8 * number for number in range(5000)})], unjudged)
+    assert index.find(map(name_of, range(5001))) == {
+        name_of(number): Place(1, 8 * number, OUTPUT_RANK) for number in range(5000)
+    }
+    assert list(index.merged()) == [b"u" * 16]
     index.close()
 
 
@@ -153,4 +177,46 @@ def test_open_makes_nothing(tmp_path):
 
 def test_no_index_in_a_folder_that_is_gone(tmp_path):
     with pytest.raises(StoreGone, match="the run's folder is gone"):
-        Index.create(tmp_path / "run" / "index", "s")
+        build(tmp_path / "run" / "index", "s", [], unjudged)
+
+
+@pytest.mark.parametrize("begins", ["clean", "killed"])
+def test_damage_that_only_a_write_meets_costs_the_index_and_no_record(path, begins):
+    """The list of free pages: no reader looks at it, so neither does the child that tries the index."""
+    _grow(path)
+    data = path / "index" / "data.mdb"
+    held = bytearray(data.read_bytes())
+    for meta in (0, 4096):
+        (root,) = struct.unpack_from("<Q", held, meta + _FREE_ROOT)
+        held[root * 4096 : root * 4096 + 4096] = os.urandom(4096)
+    data.write_bytes(held)
+    with RunDirectory.own(path) as directory:
+        if begins == "killed":
+            directory.mark_running()
+        index = Index.open(directory.index, directory.store, write=True)
+        with pytest.raises(UnusableIndexError):
+            index.merge([table_of(b"u" * 16, 9, {99: 4096})], unjudged)
+        index.close()
+        results = Results(directory)
+        results.append([record(30)])
+        results.seal()
+        results.append([record(31)])
+        results.close(clean=True)
+        again = Results(directory)
+        assert all(again.has_output(name_of(number)) for number in (*range(20), 25, 30, 31))
+        assert again.is_indexed and again.summary().total.outputs == 23
+        again.close(clean=True)
+
+
+_FREE_ROOT = 16 + 24 + 40
+"""Where in a meta page the root of the free pages' tree is: behind the page's header, magic, version, address
+and size, and the seven fields before it (`MDB_meta` and `MDB_db` of LMDB 0.9, mdb.c).
+"""
+
+
+def _grow(path):
+    """Change the index once more, so that it has free pages."""
+    with RunDirectory.own(path) as directory:
+        results = Results(directory)
+        results.append([record(25)])
+        results.close(clean=True)

@@ -41,3 +41,37 @@ def test_an_item_whose_lease_has_ended_is_handed_out_again_and_recorded_once(
         assert queue.depth() == 0
         queue.close(clean=True)
         results.close(clean=True)
+
+
+def test_an_attempt_without_an_answer_waits_anew(tmp_path: Path) -> None:
+    with RunDirectory.own(tmp_path / "run") as directory:
+        queue, results = Queue(directory), Results(directory)
+        role = Completer(queue, results, RunState({}))
+        queue.append([item(1), item(2)])
+        first, second = queue.claim(9)
+        role.again(first)
+        role.record(record(2), second)
+        assert not role.idle
+        role.start()
+        role.finish()
+        assert role.idle
+        (waiting,) = queue.claim(9)
+        assert (waiting.item.key, waiting.item.attempts) == (first.item.key, 1)
+        queue.close(clean=True)
+        results.close(clean=True)
+
+
+def test_a_record_that_is_dropped_isnt_counted(tmp_path: Path) -> None:
+    with RunDirectory.own(tmp_path / "run") as directory:
+        queue, results = Queue(directory), Results(directory)
+        state = RunState({"judge": 1})
+        role = Completer(queue, results, state)
+        queue.append([item(1)])
+        (claim,) = queue.claim(9)
+        role.start()
+        role.record(record(1), claim)
+        role.record(record(1), claim)
+        role.finish()
+        assert (state.snapshot(0).completed, role.dropped) == (1, 1)
+        queue.close(clean=True)
+        results.close(clean=True)

@@ -15,8 +15,8 @@ FAILED = evolve(OUTPUT, outcome=Failure(FailureCode.REJECTED, Stage.ENGINE, "no"
 def test_counts_and_rates_are_those_of_the_records() -> None:
     state = RunState({"exam": 10})
     state.count([OUTPUT, OUTPUT, FAILED])
-    state.found_done("exam", failed=False)
-    state.found_done("exam", failed=True)
+    state.found_done("exam", bytes(16), failed=False)
+    state.found_done("exam", bytes(16), failed=True)
     seen = state.snapshot(queued=4)
     assert (seen.completed, seen.failed, seen.before, seen.failed_before, seen.left) == (2, 1, 2, 1, 5)
     assert (seen.prompt_tokens, seen.cached_tokens, seen.expected_cached_tokens) == (200, 140, 160)
@@ -28,7 +28,7 @@ def test_counts_and_rates_are_those_of_the_records() -> None:
 def test_what_was_done_before_is_no_part_of_the_rate() -> None:
     state = RunState({"exam": 10})
     for _ in range(8):
-        state.found_done("exam", failed=False)
+        state.found_done("exam", bytes(16), failed=False)
     assert state.snapshot(0).rate == 0
     assert state.snapshot(0).eta is None
 
@@ -36,7 +36,7 @@ def test_what_was_done_before_is_no_part_of_the_rate() -> None:
 def test_a_row_that_stands_twice_in_its_source_isnt_counted_twice() -> None:
     state = RunState({"exam": 2})
     for _ in range(3):
-        state.found_done("exam", failed=False)
+        state.found_done("exam", bytes(16), failed=False)
     assert state.snapshot(0).before == 2
     assert state.snapshot(0).left == 0
 
@@ -56,3 +56,25 @@ def test_failures_are_told_by_code_with_the_first_example() -> None:
     (found,) = state.snapshot(0).failures.items()
     assert found[0] == "rejected"
     assert (found[1].count, found[1].example) == (2, "exam · s · k: no")
+
+
+def test_a_retry_takes_back_the_failure_before_it() -> None:
+    state = RunState({"exam": 3})
+    state.found_done("exam", bytes(16), failed=True)
+    state.count([evolve(FAILED, identity=b"1" * 16)])
+    assert (state.snapshot(0).failed, state.snapshot(0).failed_before) == (1, 1)
+    state.count([evolve(OUTPUT, retry=1), evolve(FAILED, identity=b"1" * 16, retry=1)])
+    seen = state.snapshot(0)
+    assert (seen.completed, seen.failed, seen.before, seen.failed_before, seen.left) == (1, 1, 0, 0, 1)
+    state.count([evolve(OUTPUT, identity=b"1" * 16, retry=2)])
+    assert (state.snapshot(0).completed, state.snapshot(0).failed) == (2, 0)
+
+
+def test_what_several_wait_for_is_told_together_until_each_goes_on() -> None:
+    state = RunState({"exam": 3})
+    state.wait_for("engine", "no answers")
+    state.wait_for("source a", "isn't there")
+    assert state.snapshot(0).notice == "no answers; isn't there"
+    state.wait_for("engine", "")
+    state.wait_for("engine", "")
+    assert state.snapshot(0).notice == "isn't there"

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fafo_build.project.declaration import Source as Declared
 from tests.source_harness import declare, read, refusal
 
 
@@ -131,6 +132,21 @@ def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(Path, "open", forbidden)
     assert refusal(tmp_path, declare("jsonl")) == "rows.jsonl: can't be read: Permission denied"
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        declare("jsonl", path=("x" * 300 + ".jsonl",)),
+        declare("jsonl", path=("x" * 300 + "*.jsonl",)),
+        declare("dataset", path=("x" * 300,)),
+        declare("sql", url="sqlite:///" + "x" * 300),
+    ],
+    ids=["file", "glob", "dataset", "sql"],
+)
+def test_what_the_system_doesnt_look_for_is_refused(declared: Declared, tmp_path: Path) -> None:
+    # As a folder that may not be searched, whoever runs the test.
+    assert "File name too long" in refusal(tmp_path, declared)
 
 
 def test_csv_files_of_one_source_have_the_same_columns_in_any_order(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fafo_build.tokens.boundary import end_of_span, start_of_span
+from fafo_build.tokens.encoder import Place
+from tests.families import model
 
 ENCODER = smollm2().encoder
 
@@ -79,3 +81,14 @@ def test_nothing_before_a_start_changes_the_span(literal: str, before: str) -> N
     assert ENCODER.plain(before + literal[:cut]) + ENCODER.plain(literal[cut:]) == ENCODER.plain(
         before + literal
     )
+
+
+def test_a_span_of_unigram_ends_before_a_word() -> None:
+    # `000` is `00` and `0` or `0` and `00`; which of the two is a matter of rounding what precedes it.
+    encoder = model("unigram").encoder
+    for text in ("Fact:(", "The Software(", "HELLO"):
+        for after in ("000", "00000", "t000", "|賤000"):
+            cut = end_of_span(encoder, text)
+            place = Place.INSIDE if cut else Place.START
+            apart = encoder.plain(text[:cut], Place.START) + encoder.plain(text[cut:] + after, place)
+            assert apart == encoder.plain(text + after, Place.START)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import pytest
@@ -8,8 +9,8 @@ from bake_kit import smollm2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fafo_build.tokens.encoder import TextEncoder
-from fafo_build.tokens.family import why_unproven
+from fafo_build.tokens.encoder import Place, TextEncoder
+from fafo_build.tokens.family import why_refused
 
 
 def content() -> dict[str, Any]:
@@ -19,6 +20,17 @@ def content() -> dict[str, Any]:
 
 def changed(**parts: Any) -> dict[str, Any]:
     return {**content(), **parts}
+
+
+@cache
+def bytes_alone() -> str:
+    """Return the tokenizer without its merges, for tests of control tokens: it is made in no time."""
+    value = content()
+    control = {token["content"] for token in value["added_tokens"]}
+    kept = {
+        text: number for text, number in value["model"]["vocab"].items() if len(text) == 1 or text in control
+    }
+    return json.dumps({**value, "model": {**value["model"], "vocab": kept, "merges": []}})
 
 
 ENCODER = smollm2().encoder
@@ -118,29 +130,139 @@ def test_a_bos_that_the_tokenizer_adds() -> None:
     assert TextEncoder(json.dumps(changed(post_processor=post))).one_bos() == 1
 
 
-def test_smollm2_is_proven() -> None:
-    assert why_unproven(content()) is None
+def test_smollm2_can_be_baked() -> None:
+    assert why_refused(content()) is None
+
+
+def test_random_merges_are_refused() -> None:
+    model = {**content()["model"], "dropout": 0.1}
+    assert why_refused(changed(model=model)) == "its merges are random (dropout 0.1)"
+
+
+@pytest.mark.parametrize("pattern", [r" (?=[\s\S]*END)", r"(?<!a+)b", r"A.*END", r"x[\s\S]+y"])
+@pytest.mark.parametrize("kind", ["Split", "Replace"])
+def test_a_tokenizer_that_looks_any_distance_away_is_refused(kind: str, pattern: str) -> None:
+    part = {
+        "type": kind,
+        "pattern": {"Regex": pattern},
+        "content": "",
+        "behavior": "Isolated",
+        "invert": False,
+    }
+    key = "pre_tokenizer" if kind == "Split" else "normalizer"
+    assert why_refused(changed(**{key: part})) == (
+        f"what it makes of a text depends on text any distance away (the pattern {pattern})"
+    )
 
 
 @pytest.mark.parametrize(
-    ("parts", "why"),
+    "pattern", [r"\s+(?!\S)|\s+", r"\.+| {2,}", r"[!.+*]+[^.*]*", r"(?i:'s|'t)|\p{N}{1,3}"]
+)
+def test_patterns_of_the_field_are_not_refused(pattern: str) -> None:
+    part = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    assert why_refused(changed(pre_tokenizer=part)) is None
+
+
+def test_a_control_token_that_depends_on_the_letters_beside_it_is_refused() -> None:
+    tokens = [{**token, "single_word": True} for token in content()["added_tokens"]]
+    why = why_refused(changed(added_tokens=tokens))
+    assert why == "its token <|endoftext|> counts only beside white space (single_word)"
+
+
+def test_a_control_token_takes_the_white_space_that_it_says_and_no_other() -> None:
+    def tokenizer(**options: bool) -> str:
+        value = json.loads(bytes_alone())
+        tokens = [{**token, **(options if token["id"] == 2 else {})} for token in value["added_tokens"]]
+        return json.dumps({**value, "added_tokens": tokens})
+
+    text = "a \n<|im_end|>\u00a0\t b\x1c<|im_end|>\x1c"
+    for options in ({}, {"lstrip": True}, {"rstrip": True}, {"lstrip": True, "rstrip": True}):
+        encoder = TextEncoder(tokenizer(**options))
+        assert encoder.constant(text, Place.START) == encoder.canonical(text)
+        for at in range(len(text) + 1):
+            cut = [control for control in encoder.controls(text) if control.begin < at < control.end]
+            if cut:
+                continue
+            context = encoder.context(text[:at], "")
+            rest = encoder.mixed(text[at:], [(0, len(text) - at)], context)
+            if context.place is Place.AFTER:
+                assert encoder.constant(text[:at], Place.START) + rest == encoder.canonical(text)
+
+
+def spm(**parts: Any) -> TextEncoder:
+    """A BPE that spells spaces as SentencePiece does, with little vocabulary."""
+    words = ["<unk>", "<s>", *"▁abc", "▁a", "▁b", "ab", "▁ab"]
+    model = {
+        "type": "BPE",
+        "unk_token": "<unk>",
+        "vocab": {word: number for number, word in enumerate(words)},
+        "merges": [["▁", "a"], ["▁", "b"], ["a", "b"], ["▁", "ab"]],
+    }
+    options = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    added = [{"id": number, "content": words[number], **options} for number in (0, 1)]
+    return TextEncoder(json.dumps({"version": "1.0", "added_tokens": added, "model": model, **parts}))
+
+
+PREPEND = {"type": "Prepend", "prepend": "▁"}
+METASPACE = {"type": "Metaspace", "replacement": "▁", "split": False}
+SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+
+
+@pytest.mark.parametrize(
+    ("parts", "start", "after"),
     [
-        ({"model": {"type": "Unigram"}}, "its model is Unigram"),
-        ({"model": {"type": "BPE", "byte_fallback": True}}, "SentencePiece"),
-        ({"model": {"type": "BPE", "dropout": 0.1}}, "random"),
-        ({"model": {"type": "BPE", "end_of_word_suffix": "</w>"}}, "parts of words"),
-        ({"normalizer": {"type": "NFC"}}, "normalizer NFC"),
-        ({"pre_tokenizer": {"type": "Metaspace"}}, "no ByteLevel"),
-        ({"pre_tokenizer": None}, "no ByteLevel"),
-        ({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True}}, "add_prefix_space"),
+        ({"pre_tokenizer": {**METASPACE, "prepend_scheme": "always"}}, True, True),
+        ({"pre_tokenizer": {**METASPACE, "prepend_scheme": "first"}}, True, False),
+        ({"pre_tokenizer": {**METASPACE, "prepend_scheme": "never"}}, False, False),
+        ({"normalizer": SPACES}, False, False),
+        (
+            {
+                "normalizer": {
+                    "type": "Sequence",
+                    "normalizers": [{"type": "Prepend", "prepend": "▁"}, SPACES],
+                }
+            },
+            True,
+            True,
+        ),
     ],
 )
-def test_other_kinds_are_named(parts: dict[str, Any], why: str) -> None:
-    found = why_unproven(changed(**parts))
-    assert found is not None
-    assert why in found
+def test_the_mark_of_a_words_beginning_stands_where_the_tokenizer_puts_it(
+    parts: dict[str, Any], start: bool, after: bool
+) -> None:
+    encoder = spm(**parts)
+    marked, bare = [encoder.control["<s>"] + 5], [3]
+    assert encoder.plain("a", Place.START) == (marked if start else bare)
+    assert encoder.plain("a", Place.AFTER) == (marked if after else bare)
+    assert encoder.plain("a", Place.INSIDE) == bare
+    assert encoder.canonical("a<s>a") == encoder.constant("a<s>a", Place.START)
 
 
-def test_a_token_that_eats_spaces_is_not_proven() -> None:
-    tokens = [{**token, "rstrip": True} for token in content()["added_tokens"]]
-    assert why_unproven(changed(added_tokens=tokens)) == "its token <|endoftext|> has the option rstrip"
+def test_text_is_never_a_control_token_though_the_vocabulary_has_its_text() -> None:
+    pieces = [["<unk>", 0.0], ["<s>", 0.0], ["<", -3.0], ["s", -3.0], [">", -3.0]]
+    options = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": [{"id": number, "content": pieces[number][0], **options} for number in (0, 1)],
+        "model": {"type": "Unigram", "unk_id": 0, "vocab": pieces},
+    }
+    encoder = TextEncoder(json.dumps(tokenizer))
+    assert encoder.canonical("<s>") == [1]
+    assert encoder.plain("<s>") == [2, 3, 4]
+    assert encoder.control_ids == {1}, "unknown text gives the unknown token wherever it comes from"
+
+
+def test_tokens_for_white_space_keep_their_ids_where_control_tokens_are_taken_out() -> None:
+    options = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    added = [
+        {"id": 0, "content": "<unk>", **options},
+        {"id": 3, "content": "<end>", **options},
+        {"id": 4, "content": "  ", **options, "special": False},
+    ]
+    unigram = {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["a", -1.0], [" ", -1.0]]}
+    words = {"type": "WordLevel", "unk_token": "<unk>", "vocab": {"<unk>": 0, "a": 1, " ": 2}}
+    for model in (unigram, words):
+        encoder = TextEncoder(json.dumps({"version": "1.0", "added_tokens": added, "model": model}))
+        assert encoder.canonical("a  a<end>") == [1, 4, 1, 3]
+        assert encoder.plain("a  a") == [1, 4, 1]
+        assert 3 not in encoder.plain("a  a<end>")

@@ -1,0 +1,73 @@
+"""`fafo failures`: what failed and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from fafo_build.cli.options import json_option, print_json, project_of
+from fafo_run.cli.options import failure_options, run_folder, run_option, view_of, which_of
+from fafo_run.watch.words import times
+
+if TYPE_CHECKING:
+    from fafo_run.watch.failures import Example, Failures, Group
+
+
+@click.command()
+@failure_options
+@click.option(
+    "--limit", type=click.IntRange(min=0), metavar="N", default=3, show_default=True,
+    help="Examples of each code and class.",
+)  # fmt: skip
+@run_option
+@json_option
+@click.pass_context
+def failures(
+    context: click.Context,
+    codes: tuple[str, ...],
+    classes: tuple[str, ...],
+    sources: tuple[str, ...],
+    limit: int,
+    run_name: str,
+    as_json: bool,
+) -> None:
+    """Show what failed and why: by code and class, with examples. Reads, takes no lock."""
+    from fafo_run.watch.failures import failures_of
+
+    project = project_of(context)
+    which = which_of(project, codes, classes, sources)
+    found = failures_of(view_of(project), run_folder(project, run_name), which, limit)
+    if as_json:
+        print_json(found.as_json())
+    else:
+        click.echo("\n".join(_text(found)))
+
+
+def _text(found: Failures) -> Iterator[str]:
+    if not found.groups:
+        yield "  nothing failed"
+    for group in found.groups:
+        yield f"  {group.code} · {group.class_name}: {_counted(group)}"
+        for example in group.examples:
+            yield f"    {_example(example)}"
+
+
+def _counted(group: Group) -> str:
+    parts = [f"{group.count} failed"]
+    parts += [f"{group.waiting} of them wait for a retry"] if group.waiting else []
+    parts += [f"{group.superseded} of them superseded: not declared any more"] if group.superseded else []
+    return ", ".join(parts)
+
+
+def _example(example: Example) -> str:
+    record = example.failed.record
+    message = example.failed.failure.message
+    where = " (the source has no such row now)" if example.where is None else f" ({example.where})"
+    if example.where is not None and message.startswith(f"{example.where}: "):
+        where = ""  # The message says it.
+    tries = f", {record.attempt} attempts" if record.attempt > 1 else ""
+    tries += f", put back {times(example.retries)}" if example.retries else ""
+    name = f"{record.identity.hex()[:8]} · {record.provenance.source} · {record.key}{where}{tries}"
+    return f"{name}: {message}"

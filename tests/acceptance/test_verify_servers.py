@@ -1,0 +1,180 @@
+"""What `fafo verify` says of real SGLang servers: ok, below or cannot tell, and the cause each time.
+
+Each test starts a server of its own, with other flags; together they take two minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import sglang_server, tiny_model
+from tests.helpers import build, fafo, fafo_json, write_project
+
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
+
+NAMES = ("alpha", "beta", "gamma")
+ROWS = 24
+TOKENS = 400
+"""Prefixes are longer than this."""
+
+MAIN = """
+[project]
+name = "servers"
+
+[model]
+path = "{model}"
+
+[engine]
+kind = "sglang"
+urls = ["{url}"]
+{more}
+
+[[source]]
+name = "facts"
+type = "files"
+path = "facts.jsonl"
+key = "id"
+"""
+
+CLASS = """
+sources = ["facts"]
+
+[[message]]
+role = "system"
+content = "{system}"
+
+[[message]]
+role = "user"
+content = "{{{{ item.text }}}}"
+
+[sampling]
+max_new_tokens = 4
+temperature = 0
+"""
+
+LONG = {
+    name: CLASS.format(
+        system=" ".join(f"{name.title()} rule {number}: say {name} {number} times." for number in range(45))
+    )
+    for name in NAMES
+}
+SHORT = {name: CLASS.format(system=name) for name in NAMES}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sglang_server.venv()  # first of all: without it there is nothing to make a model for
+    return tiny_model.make(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@contextmanager
+def served(model: Path, folder: Path, *flags: str) -> Iterator[str]:
+    with sglang_server.running(model, folder / "server.log", flags=["--enable-metrics", *flags]) as url:
+        yield url
+
+
+def project(folder: Path, model: Path, url: str, *, more: str = "", classes: dict[str, str] = LONG) -> Path:
+    main = MAIN.format(model=model, url=url, more=more)
+    write_project(folder, ROWS, main=main, classes=classes)
+    build(folder)
+    return folder
+
+
+def causes(told: dict[str, Any]) -> list[str]:
+    return [found["cause"] for found in told["causes"]]
+
+
+def details(told: dict[str, Any], cause: str) -> list[str]:
+    return [found["detail"] for found in told["causes"] + told["notes"] if found["cause"] == cause]
+
+
+def test_a_server_with_its_cache_is_ok_and_counts_as_the_run_does(model: Path, tmp_path: Path) -> None:
+    with served(model, tmp_path) as url:
+        folder = project(tmp_path / "project", model, url)
+        fafo(folder, "run", "--quiet")
+        told = fafo_json(folder, "verify")
+        assert (told["verdict"], told["causes"], told["notes"]) == ("ok", [], [])
+        assert told["ratio"] == 1
+        assert told["ceiling_tokens"] > len(NAMES) * ROWS * TOKENS
+        assert told["warm_ups"]["count"] == told["warm_ups"]["by_why"]["first"] == len(NAMES)
+        assert told["sent"]["requests"] == len(NAMES) * (ROWS + 1)
+        assert sum(found["items"] for found in told["by_hour"].values()) == len(NAMES) * ROWS
+        counted = told["counters"][url]
+        assert counted["agreement"] == "agree"
+        assert counted["server"] | {"lost": 0} == counted["run"] | {"evicted_tokens": 0}
+        assert counted["run"]["cached_tokens"] == told["sent"]["cached_tokens"]
+
+        live = fafo_json(folder, "verify", "--live")
+        assert (live["verdict"], live["ratio"], live["causes"], live["notes"]) == ("ok", 1, [], [])
+
+        compared = fafo_json(folder, "verify", "--compare-no-cache", "--items", "6")
+        assert (compared["items"], compared["cached_tokens_without"]) == (18, 0)
+        assert compared["saved_tokens"] > 18 * TOKENS
+        # None of it is in the results.
+        assert fafo_json(folder, "verify")["completeness"]["total"] == len(NAMES) * ROWS
+
+
+def test_a_server_without_its_cache_is_below(model: Path, tmp_path: Path) -> None:
+    with served(model, tmp_path, "--disable-radix-cache") as url:
+        folder = project(tmp_path / "project", model, url)
+        fafo(folder, "run", "--quiet")
+        told = fafo_json(folder, "verify", check=4)
+        assert told["verdict"] == "below"
+        assert causes(told) == ["hit_rate", "radix_off"] * len(NAMES)
+        assert all(f"{ROWS} items lack" in line and url in line for line in details(told, "radix_off"))
+        assert told["counters"][url]["agreement"] == "agree"
+        live = fafo_json(folder, "verify", "--live", check=4)
+        assert causes(live) == ["hit_rate", "radix_off"] * len(NAMES)
+
+
+def test_pages_of_16_cost_what_is_beyond_them_or_all_of_a_short_prefix(model: Path, tmp_path: Path) -> None:
+    with served(model, tmp_path, "--page-size", "16") as url:
+        folder = project(tmp_path / "long", model, url)
+        fafo(folder, "run", "--quiet")
+        told = fafo_json(folder, "verify")
+        assert (told["verdict"], told["causes"], told["ratio"]) == ("ok", [], 1)
+        lengths = {
+            name: found["prefix_tokens"] for name, found in fafo_json(folder, "build")["classes"].items()
+        }
+        assert details(told, "page_size") == [
+            f"{name}: {length % 16} of its prefix's {length} tokens are computed for each item, "
+            f"since {url} caches whole pages of 16"
+            for name, length in sorted(lengths.items())
+            if length % 16
+        ]
+        assert any(length % 16 for length in lengths.values())
+
+        folder = project(tmp_path / "short", model, url, classes=SHORT)
+        fafo(folder, "run", "--quiet")
+        told = fafo_json(folder, "verify", check=5)
+        assert (told["verdict"], causes(told)) == ("cannot tell", ["no_ceiling", "page_size"])
+        assert "whole pages of 16 tokens, and the longest prefix has" in details(told, "page_size")[0]
+        live = fafo_json(folder, "verify", "--live", check=5)
+        assert causes(live) == ["no_ceiling", "page_size"]
+
+
+def test_a_cache_that_is_too_small_for_the_prefixes_is_below(model: Path, tmp_path: Path) -> None:
+    """Three runs at once, a class each: one run takes class after class, and hardly ever needs more."""
+    with served(model, tmp_path, "--max-total-tokens", "900") as url:
+        folder = project(tmp_path / "project", model, url, more="max_running = 1")
+        with ThreadPoolExecutor(len(NAMES)) as pool:
+            runs = [
+                pool.submit(fafo, folder, "run", "--quiet", "--run", name, "--class", name) for name in NAMES
+            ]
+            for run in runs:
+                run.result()
+        for name in NAMES:
+            told = fafo_json(folder, "verify", "--run", name, check=4)
+            assert told["verdict"] == "below"
+            # To each run the two others are tenants.
+            assert causes(told) == ["hit_rate", "evicted", "another_tenant"]
+            (line,) = details(told, "evicted")
+            assert "its cache holds 900 tokens" in line
+            dropped = told["counters"][url]["server"]["evicted_tokens"]
+            assert dropped > ROWS * TOKENS and f"it dropped {dropped} tokens to make room" in line
