@@ -73,15 +73,17 @@ def test_two_cold_servers_reach_the_ceiling_by_both_counts(
     assert len(warmed) == 2 * CLASSES and set(warmed.values()) == {1}
     report = fafo_json(folder, "verify")
     assert report["verdict"] == "ok" and report["ratio"] >= 0.99
-    started = {event.server: event for event in events(folder, evidence.Started)}
-    for event in events(folder, evidence.Ended):
-        before = started[event.server].counters
-        assert event.counters is not None and before is not None
-        prompt = event.counters.prompt_tokens - before.prompt_tokens
-        cached = event.counters.cached_tokens - before.cached_tokens
-        assert event.sums.prompt_tokens == pytest.approx(prompt, rel=0.005)
-        assert event.sums.cached_tokens == pytest.approx(cached, rel=0.005)
-        assert event.sums.requests > ROWS / 4, "both servers had their share"
+    for url, found in report["counters"].items():
+        assert found["agreement"] in ("agree", "lost_requests"), url
+        run, server = found["run"], found["server"]
+        # An idle server takes over what it believes to wait inside the other, which may compute it all the same.
+        twice = server["requests"] - run["requests"]
+        assert 0 <= twice <= run["lost"], url
+        for tokens in ("prompt_tokens", "cached_tokens"):
+            answered = server[tokens] * run["requests"] / server["requests"]
+            assert run[tokens] == pytest.approx(answered, rel=0.005), (url, tokens)
+        assert run["requests"] > ROWS / 4, "both servers had their share"
+    assert set(report["counters"]) == {server.url for server in servers}
 
 
 def test_a_killed_server_and_a_frozen_one_lose_and_double_nothing(
