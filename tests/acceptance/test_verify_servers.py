@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from tests import sglang_server, tiny_model
-from tests.helpers import build, fafo, fafo_json, write_project
+from tests.helpers import CLASS, MAIN, MODEL, fafo, fafo_json, write_project
+from tests.serving import use_all
+from tests.sglang_server import RealServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
@@ -23,48 +25,21 @@ ROWS = 24
 TOKENS = 400
 """Prefixes are longer than this."""
 
-MAIN = """
-[project]
-name = "servers"
+ASK = CLASS.replace("max_new_tokens = 8", "max_new_tokens = 4")
 
-[model]
-path = "{model}"
 
-[engine]
-kind = "sglang"
-urls = ["{url}"]
-{more}
+def saying(system: str) -> str:
+    """Return a class whose items begin with this."""
+    return ASK.replace('prompt = "rules.md"', f'content = "{system}"')
 
-[[source]]
-name = "facts"
-type = "files"
-path = "facts.jsonl"
-key = "id"
-"""
-
-CLASS = """
-sources = ["facts"]
-
-[[message]]
-role = "system"
-content = "{system}"
-
-[[message]]
-role = "user"
-content = "{{{{ item.text }}}}"
-
-[sampling]
-max_new_tokens = 4
-temperature = 0
-"""
 
 LONG = {
-    name: CLASS.format(
-        system=" ".join(f"{name.title()} rule {number}: say {name} {number} times." for number in range(45))
+    name: saying(
+        " ".join(f"{name.title()} rule {number}: say {name} {number} times." for number in range(45))
     )
     for name in NAMES
 }
-SHORT = {name: CLASS.format(system=name) for name in NAMES}
+SHORT = {name: saying(name) for name in NAMES}
 
 
 @pytest.fixture(scope="module")
@@ -74,16 +49,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def served(model: Path, folder: Path, *flags: str) -> Iterator[str]:
-    with sglang_server.running(model, folder / "server.log", flags=["--enable-metrics", *flags]) as url:
-        yield url
+def served(model: Path, folder: Path, *flags: str) -> Iterator[RealServer]:
+    with sglang_server.serving(model, folder / "server.log", flags=["--enable-metrics", *flags]) as server:
+        yield server
 
 
-def project(folder: Path, model: Path, url: str, *, more: str = "", classes: dict[str, str] = LONG) -> Path:
-    main = MAIN.format(model=model, url=url, more=more)
-    write_project(folder, ROWS, main=main, classes=classes)
-    build(folder)
-    return folder
+def project(
+    folder: Path, server: RealServer, classes: dict[str, str] = LONG, *, max_running: int = 8
+) -> Path:
+    main = MAIN.replace(MODEL, str(server.model))
+    return use_all(write_project(folder, ROWS, classes=classes), [server], main, max_running=max_running)
 
 
 def causes(told: dict[str, Any]) -> list[str]:
@@ -95,8 +70,8 @@ def details(told: dict[str, Any], cause: str) -> list[str]:
 
 
 def test_a_server_with_its_cache_is_ok_and_counts_as_the_run_does(model: Path, tmp_path: Path) -> None:
-    with served(model, tmp_path) as url:
-        folder = project(tmp_path / "project", model, url)
+    with served(model, tmp_path) as server:
+        folder = project(tmp_path / "project", server)
         fafo(folder, "run", "--quiet")
         told = fafo_json(folder, "verify")
         assert (told["verdict"], told["causes"], told["notes"]) == ("ok", [], [])
@@ -105,7 +80,7 @@ def test_a_server_with_its_cache_is_ok_and_counts_as_the_run_does(model: Path, t
         assert told["warm_ups"]["count"] == told["warm_ups"]["by_why"]["first"] == len(NAMES)
         assert told["sent"]["requests"] == len(NAMES) * (ROWS + 1)
         assert sum(found["items"] for found in told["by_hour"].values()) == len(NAMES) * ROWS
-        counted = told["counters"][url]
+        counted = told["counters"][server.url]
         assert counted["agreement"] == "agree"
         assert counted["server"] | {"lost": 0} == counted["run"] | {"evicted_tokens": 0}
         assert counted["run"]["cached_tokens"] == told["sent"]["cached_tokens"]
@@ -121,21 +96,21 @@ def test_a_server_with_its_cache_is_ok_and_counts_as_the_run_does(model: Path, t
 
 
 def test_a_server_without_its_cache_is_below(model: Path, tmp_path: Path) -> None:
-    with served(model, tmp_path, "--disable-radix-cache") as url:
-        folder = project(tmp_path / "project", model, url)
+    with served(model, tmp_path, "--disable-radix-cache") as server:
+        folder = project(tmp_path / "project", server)
         fafo(folder, "run", "--quiet")
         told = fafo_json(folder, "verify", check=4)
         assert told["verdict"] == "below"
         assert causes(told) == ["hit_rate", "radix_off"] * len(NAMES)
-        assert all(f"{ROWS} items lack" in line and url in line for line in details(told, "radix_off"))
-        assert told["counters"][url]["agreement"] == "agree"
+        assert all(f"{ROWS} items lack" in line and server.url in line for line in details(told, "radix_off"))
+        assert told["counters"][server.url]["agreement"] == "agree"
         live = fafo_json(folder, "verify", "--live", check=4)
         assert causes(live) == ["hit_rate", "radix_off"] * len(NAMES)
 
 
 def test_pages_of_16_cost_what_is_beyond_them_or_all_of_a_short_prefix(model: Path, tmp_path: Path) -> None:
-    with served(model, tmp_path, "--page-size", "16") as url:
-        folder = project(tmp_path / "long", model, url)
+    with served(model, tmp_path, "--page-size", "16") as server:
+        folder = project(tmp_path / "long", server)
         fafo(folder, "run", "--quiet")
         told = fafo_json(folder, "verify")
         assert (told["verdict"], told["causes"], told["ratio"]) == ("ok", [], 1)
@@ -144,13 +119,13 @@ def test_pages_of_16_cost_what_is_beyond_them_or_all_of_a_short_prefix(model: Pa
         }
         assert details(told, "page_size") == [
             f"{name}: {length % 16} of its prefix's {length} tokens are computed for each item, "
-            f"since {url} caches whole pages of 16"
+            f"since {server.url} caches whole pages of 16"
             for name, length in sorted(lengths.items())
             if length % 16
         ]
         assert any(length % 16 for length in lengths.values())
 
-        folder = project(tmp_path / "short", model, url, classes=SHORT)
+        folder = project(tmp_path / "short", server, SHORT)
         fafo(folder, "run", "--quiet")
         told = fafo_json(folder, "verify", check=5)
         assert (told["verdict"], causes(told)) == ("cannot tell", ["no_ceiling", "page_size"])
@@ -161,8 +136,8 @@ def test_pages_of_16_cost_what_is_beyond_them_or_all_of_a_short_prefix(model: Pa
 
 def test_a_cache_that_is_too_small_for_the_prefixes_is_below(model: Path, tmp_path: Path) -> None:
     """Three runs at once, a class each: one run takes class after class, and hardly ever needs more."""
-    with served(model, tmp_path, "--max-total-tokens", "900") as url:
-        folder = project(tmp_path / "project", model, url, more="max_running = 1")
+    with served(model, tmp_path, "--max-total-tokens", "900") as server:
+        folder = project(tmp_path / "project", server, max_running=1)
         with ThreadPoolExecutor(len(NAMES)) as pool:
             runs = [
                 pool.submit(fafo, folder, "run", "--quiet", "--run", name, "--class", name) for name in NAMES
@@ -176,5 +151,5 @@ def test_a_cache_that_is_too_small_for_the_prefixes_is_below(model: Path, tmp_pa
             assert causes(told) == ["hit_rate", "evicted", "another_tenant"]
             (line,) = details(told, "evicted")
             assert "its cache holds 900 tokens" in line
-            dropped = told["counters"][url]["server"]["evicted_tokens"]
+            dropped = told["counters"][server.url]["server"]["evicted_tokens"]
             assert dropped > ROWS * TOKENS and f"it dropped {dropped} tokens to make room" in line

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from tests.fake_sglang import FakeSglang, Fault
 from tests.helpers import CLASS, MAIN, build, fafo, fafo_json, write_project
-from tests.serving import serving
+from tests.serving import serving, use_all
 
 ITEMS = 5
 CLASSES = {"ask": CLASS, "tell": CLASS.replace("Ask one question about it", "Tell it in other words")}
@@ -23,11 +23,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def use(folder: Path, *servers: FakeSglang) -> Path:
-    urls = ", ".join(f'"{server.url}"' for server in servers)
-    main = MAIN.replace('kind = "fake"', f'kind = "sglang"\nurls = [{urls}]')
-    (folder / "fafo.toml").write_text(main, "utf-8")
-    build(folder)
-    return folder
+    return use_all(folder, servers)
 
 
 def causes(told: dict[str, Any]) -> list[str]:
