@@ -180,11 +180,36 @@ def profiled(step: Callable[[], Any], file: str | None) -> Any:
 def parts(view: Any, folder: Path, arguments: argparse.Namespace) -> None:
     """Measure each part alone, over all items."""
     from fafo_run.engines.base import Prefix
-    from fafo_run.run.making import Maker
     from fafo_run.run.store import RunStore
-    from fafo_run.run.view import items
 
     bill = Bill(arguments.items)
+    made = prompts(view, bill)
+    (of,) = view.classes
+    store = RunStore.open(folder / "runs" / "parts", view.project.run)
+    claims = queue(store, bill, made)
+    prefix = Prefix(of.artifact.hash, of.artifact.prefix)
+    records = http(view, bill, claims, prefix, arguments.in_flight)
+
+    def commit() -> None:
+        for batch in batched(records, 500):
+            store.results.take(list(batch))
+
+    bill.add("results: durable, indexed", commit)
+
+    def retire() -> None:
+        for batch in batched(claims, 500):
+            store.queue.retire(batch)
+
+    bill.add("queue: retire", retire)
+    bill.add("closing the store", lambda: store.close(clean=True))
+    print(f"  {'sum of the parts':46}{sum(bill.parts.values()):8.1f} us")
+
+
+def prompts(view: Any, bill: Bill) -> list[Any]:
+    """Measure the way from a row to its queue entry, and return the entries."""
+    from fafo_run.run.making import Maker
+    from fafo_run.run.view import items
+
     reading = bill.add("view: reading, hashing, identity", lambda: sum(1 for _ in items(view)))
     maker = Maker(view)
     made: list[Any] = []
@@ -206,15 +231,18 @@ def parts(view: Any, folder: Path, arguments: argparse.Namespace) -> None:
     sizes = sorted(len(item.suffix) for item in made)
     median = sizes[len(sizes) // 2]
     print(f"  (prefix {len(of.artifact.prefix)} ids, suffix {sizes[0]} to {sizes[-1]}, median {median})")
+    return made
 
-    store = RunStore.open(folder / "runs" / "parts", view.project.run)
+
+def queue(store: Any, bill: Bill, made: list[Any]) -> list[Any]:
+    """Measure the queue, and return what it hands out."""
     claims: list[Any] = []
 
-    def queue() -> None:
+    def append() -> None:
         for batch in batched(made, 1000):
             store.queue.append(batch)
 
-    bill.add("queue: append", queue)
+    bill.add("queue: append", append)
 
     def claim() -> None:
         while found := store.queue.claim(16):
@@ -222,39 +250,20 @@ def parts(view: Any, folder: Path, arguments: argparse.Namespace) -> None:
 
     bill.add("queue: claim, 16 at once", claim)
     assert len(claims) == len(made)
-    prefix = Prefix(of.artifact.hash, of.artifact.prefix)
-    records = http(view, bill, claims, prefix, arguments.in_flight)
-
-    def commit() -> None:
-        for batch in batched(records, 500):
-            store.results.take(list(batch))
-
-    bill.add("results: durable, indexed", commit)
-
-    def retire() -> None:
-        for batch in batched(claims, 500):
-            store.queue.retire(batch)
-
-    bill.add("queue: retire", retire)
-    bill.add("closing the store", lambda: store.close(clean=True))
-    print(f"  {'sum of the parts':46}{sum(bill.parts.values()):8.1f} us")
+    return claims
 
 
 def http(view: Any, bill: Bill, claims: list[Any], prefix: Any, in_flight: int) -> list[Any]:
     """Measure the request: its body, the connection, its answer, the record made of it."""
     from fafo_run.engines.base import Capabilities, Request
     from fafo_run.engines.limits import Prefixes, refusal
-    from fafo_run.engines.sglang_client import Client
-    from fafo_run.engines.sglang_wire import Encoder, completion, reply
-    from fafo_run.run import records
+    from fafo_run.engines.sglang_wire import Encoder
 
     (of,) = view.classes
     encoder = Encoder(of.model.locked.eos_ids)
     url = view.project.engines["default"].urls[0]
     asked: list[Request] = []
     bodies: deque[bytes] = deque(maxlen=500)  # all of them would take more memory than a run ever does
-    answers: list[bytes] = []
-
     prefixes = Prefixes()
     limits = Capabilities("", "", "", 49152, 8000, 1, True, 1, 1, {}, {})
 
@@ -267,10 +276,19 @@ def http(view: Any, bill: Bill, claims: list[Any], prefix: Any, in_flight: int) 
             bodies.append(encoder.generate(f"{item.identity.hex()}.1-abcdef01-123", request))
 
     bill.add("wire: request and body", encode)
+    answers = sent(url, bill, bodies, len(asked), in_flight)
+    return recorded(of, url, bill, list(zip(claims, asked, answers, strict=True)))
+
+
+def sent(url: str, bill: Bill, bodies: deque[bytes], count: int, in_flight: int) -> list[bytes]:
+    """Measure the connection, and return the answers to so many requests with these bodies, in turn."""
+    from fafo_run.engines.sglang_client import Client
+
+    answers: list[bytes] = []
 
     async def send() -> None:
         client = Client(url, silence=600, key=None)
-        waiting = islice(cycle(bodies), len(asked))
+        waiting = islice(cycle(bodies), count)
 
         async def one() -> None:
             for body in waiting:
@@ -280,11 +298,19 @@ def http(view: Any, bill: Bill, claims: list[Any], prefix: Any, in_flight: int) 
         await client.close()
 
     bill.add("HTTP: client, one task per connection", lambda: asyncio.run(send()))
-    bill.floor("  of it sockets alone", lambda: sockets(url, bodies, len(asked), in_flight))
+    bill.floor("  of it sockets alone", lambda: sockets(url, bodies, count, in_flight))
+    return answers
+
+
+def recorded(of: Any, url: str, bill: Bill, answered: list[tuple[Any, Any, bytes]]) -> list[Any]:
+    """Measure what becomes of an answer, and return the records; given claims, requests and answers."""
+    from fafo_run.engines.sglang_wire import completion, reply
+    from fafo_run.run import records
+
     completions: list[Any] = []
 
     def decode() -> None:
-        for request, answer in zip(asked, answers, strict=True):
+        for _, request, answer in answered:
             # Whose answer it is isn't known here, and costs nothing in a run.
             found = reply(answer, prompt_tokens=_prompt_tokens(answer), max_new_tokens=32)
             completions.append(
@@ -296,7 +322,7 @@ def http(view: Any, bill: Bill, claims: list[Any], prefix: Any, in_flight: int) 
     made: list[Any] = []
 
     def record() -> None:
-        for claim, answer in zip(claims, completions, strict=True):
+        for (claim, _, _), answer in zip(answered, completions, strict=True):
             made.append(records.answered(claim, answer, shared, 600))
 
     bill.add("record", record)
