@@ -76,7 +76,7 @@ def test_two_cold_servers_reach_the_ceiling_by_both_counts(
     for url, found in report["counters"].items():
         assert found["agreement"] in ("agree", "lost_requests"), url
         run, server = found["run"], found["server"]
-        # An idle server takes over what it believes to wait inside the other, which may compute it all the same.
+        # An idle server takes over what it believes to wait inside the other, which may compute it too.
         twice = server["requests"] - run["requests"]
         assert 0 <= twice <= run["lost"], url
         for tokens in ("prompt_tokens", "cached_tokens"):
