@@ -53,6 +53,24 @@ class Counts:
         """All failures."""
         return sum(self.failures.values())
 
+    def see(self, record: Record) -> None:
+        """Count one record."""
+        outcome = record.outcome
+        if isinstance(outcome, Failure):
+            self.failures[outcome.code.value] += 1
+            return
+        cached, expected = outcome.cached_tokens, outcome.expected_cached_tokens
+        self.outputs += 1
+        self.prompt_tokens += record.prompt_tokens
+        self.cached_tokens += cached
+        self.expected_cached_tokens += expected
+        self.credited_tokens += cached if cached < expected else expected
+        tokens = len(outcome.ids)
+        self.output_tokens += tokens
+        if tokens <= 1 and outcome.is_empty:
+            self.empty_outputs += 1
+        self.finish_reasons[outcome.finish_reason.type] += 1
+
     def add(self, other: Counts, sign: int = 1) -> None:
         """Add another's sums, or take them away with `sign` -1."""
         self.outputs += sign * other.outputs
@@ -109,22 +127,7 @@ class Tally:
 
     def add(self, record: Record) -> None:
         """Count one record."""
-        counts = self._counts(record.provenance, record.server)
-        outcome = record.outcome
-        if isinstance(outcome, Failure):
-            counts.failures[outcome.code.value] += 1
-            return
-        cached, expected = outcome.cached_tokens, outcome.expected_cached_tokens
-        counts.outputs += 1
-        counts.prompt_tokens += record.prompt_tokens
-        counts.cached_tokens += cached
-        counts.expected_cached_tokens += expected
-        counts.credited_tokens += cached if cached < expected else expected
-        tokens = len(outcome.ids)
-        counts.output_tokens += tokens
-        if tokens <= 1 and outcome.is_empty:
-            counts.empty_outputs += 1
-        counts.finish_reasons[outcome.finish_reason.type] += 1
+        self._counts(record.provenance, record.server).see(record)
 
     def add_all(self, other: Tally, sign: int = 1) -> None:
         """Add another tally, or take it away with `sign` -1."""

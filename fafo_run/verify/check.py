@@ -89,13 +89,7 @@ def _sums(view: View, reader: RunReader) -> tuple[dict[Pair, Hits], dict[str, in
         owner = view.owner(group)
         if owner in failures:
             pair = owner, group.server or IN_PROCESS
-            hits[pair] = hits.get(pair, Hits()) + Hits(
-                items=counts.outputs,
-                prompt_tokens=counts.prompt_tokens,
-                cached_tokens=counts.cached_tokens,
-                ceiling_tokens=counts.expected_cached_tokens,
-                reached_tokens=counts.credited_tokens,
-            )
+            hits[pair] = hits.get(pair, Hits()) + Hits.of(counts)
             failures[owner] += counts.failed
     return hits, failures
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from math import gcd
 
-from attrs import define
+from attrs import Factory, define
 
 from fafo_run.item import Output, Provenance, Record
+from fafo_run.results.summary import Counts
 from fafo_run.run.server import IN_PROCESS
 from fafo_run.verify.sums import Hits, Misses
 
@@ -27,20 +27,12 @@ class _Cell:
     pair: Pair
     hour: int
     artifact: str
-    items: int = 0
-    prompt: int = 0
-    cached: int = 0
-    ceiling: int = 0
-    missed: int = 0
-    lacking: int = 0
-    longest: int = 0
-    unit: int = 0
-    restart: int = 0
-    evicted: int = 0
+    counts: Counts = Factory(Counts)
+    misses: Misses = Factory(Misses)
 
 
 class RecordSums:
-    """Is shown every record. Takes a few hundred bytes per class, source, server and hour."""
+    """Is shown every record. Takes some thousand bytes per segment of the results, server and hour."""
 
     def __init__(
         self, owner: Callable[[Provenance], str | None], why: Callable[[str, str, float], str | None]
@@ -69,42 +61,36 @@ class RecordSums:
         cell = known[1]
         if cell is None:
             return
-        cached, ceiling = outcome.cached_tokens, outcome.expected_cached_tokens
-        cell.items += 1
-        cell.prompt += record.prompt_tokens
-        cell.cached += cached
-        cell.ceiling += ceiling
-        if cached < ceiling:
-            self._miss(cell, ceiling - cached, cached, record.started)
-
-    def _miss(self, cell: _Cell, lacking: int, cached: int, started: float) -> None:
-        cell.missed += 1
-        cell.lacking += lacking
-        cell.longest = max(cell.longest, lacking)
-        cell.unit = gcd(cell.unit, cached)
-        why = self._why(cell.pair[1], cell.artifact, started)
-        if why == "restart":
-            cell.restart += lacking
-        elif why == "evicted":
-            cell.evicted += lacking
+        cell.counts.see(record)
+        cached, lacking = outcome.cached_tokens, outcome.expected_cached_tokens - outcome.cached_tokens
+        if lacking > 0:
+            why = self._why(server, cell.artifact, record.started)
+            cell.misses += Misses(
+                items=1,
+                tokens=lacking,
+                longest=lacking,
+                unit=cached,
+                restart=lacking if why == "restart" else 0,
+                evicted=lacking if why == "evicted" else 0,
+            )
 
     def by_hour(self) -> Mapping[str, Hits]:
         """Return the sums by hour, the oldest first."""
         found: defaultdict[int, Hits] = defaultdict(Hits)
-        for _, cell in self._cells.values():
-            if cell is not None:
-                reached = cell.ceiling - cell.lacking
-                found[cell.hour] += Hits(cell.items, cell.prompt, cell.cached, cell.ceiling, reached)
+        for cell in self._found():
+            found[cell.hour] += Hits.of(cell.counts)
         return {_name(hour): found[hour] for hour in sorted(found)}
 
     def misses(self) -> Mapping[Pair, Misses]:
         """Return what was missed, by class and server; those that missed nothing aren't in it."""
-        found: dict[Pair, Misses] = {}
-        for _, cell in self._cells.values():
-            if cell is not None and cell.missed:
-                one = Misses(cell.missed, cell.lacking, cell.longest, cell.unit, cell.restart, cell.evicted)
-                found[cell.pair] = found.get(cell.pair, Misses()) + one
-        return found
+        found: defaultdict[Pair, Misses] = defaultdict(Misses)
+        for cell in self._found():
+            if cell.misses.items:
+                found[cell.pair] += cell.misses
+        return dict(found)
+
+    def _found(self) -> Iterator[_Cell]:
+        return (cell for _, cell in self._cells.values() if cell is not None)
 
 
 def _name(hour: int) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 
 from attrs import Factory, frozen
 
+from fafo_run.results.summary import Counts
+
 
 @frozen
 class Hits:
@@ -25,6 +27,17 @@ class Hits:
     """Per item the lower of cached and ceiling: what one item has beyond its ceiling doesn't make up
     for another.
     """
+
+    @classmethod
+    def of(cls, counts: Counts) -> Hits:
+        """Return what the results have counted."""
+        return cls(
+            counts.outputs,
+            counts.prompt_tokens,
+            counts.cached_tokens,
+            counts.expected_cached_tokens,
+            counts.credited_tokens,
+        )
 
     def __add__(self, other: Hits) -> Hits:
         return Hits(
