@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 OTHER_MODEL = "other-model"
 OTHER_WEIGHTS = "v2"
+DROP = 0.05
+"""Seconds between two bytes of an answer that drips."""
 
 
 @define
@@ -92,6 +94,21 @@ async def _hang(server: FaultServer, _: web.Request, body: dict[str, Any], __: F
     finally:
         server.left_alone(body["rid"])
     raise AssertionError
+
+
+async def _drip(server: FaultServer, request: web.Request, body: dict[str, Any], fault: Fault) -> NoReturn:
+    """A byte now and then, in a head or a body that never ends."""
+    transport = request.transport
+    assert transport is not None
+    in_head = (fault.met if fault.shape is None else fault.shape) % 2 == 1
+    head, drop = (b"", b"x: y\r\n") if in_head else (b"content-length: 9999\r\n\r\n{", b" ")
+    transport.write(b"HTTP/1.1 200 OK\r\n" + head)
+    try:
+        while True:
+            transport.write(drop)
+            await asyncio.sleep(DROP)
+    finally:
+        server.left_alone(body["rid"])
 
 
 async def _busy(_: FaultServer, __: web.Request, ___: dict[str, Any], ____: Fault) -> web.Response:
@@ -235,6 +252,7 @@ KINDS: dict[str, Meeting] = {
     "lost": _lost,
     "closed": _closed,
     "hang": _hang,
+    "drip": _drip,
     "busy": _busy,
     "full": _full,
     "abort503": _abort503,
@@ -259,7 +277,7 @@ its cache); it dies and comes back cold; comes back with another model; changes 
 away, and back; comes back before its time."""
 
 TRANSIENT = (
-    "reset", "lost", "closed", "hang", "busy", "full", "abort503", "error500", "aborted", "truncated",
+    "reset", "lost", "closed", "hang", "drip", "busy", "full", "abort503", "error500", "aborted", "truncated",
     "not_json", "counts", "prompt",
 )  # fmt: skip
 """Faults that say nothing about the item that meets them."""
@@ -286,8 +304,8 @@ def mixture(seed: int, share: float) -> Meeting:
             case "away" | "restart":
                 server.begin(server.go_away(chance.uniform(0.05, 0.5), cold=kind == "restart"))
                 await asyncio.Event().wait()
-            case "hang" if chance.random() < 0.5:
-                return None  # A hang costs a whole silence timeout; half as many do.
+            case "hang" | "drip" if chance.random() < 0.5:
+                return None  # It costs a whole silence timeout; half as many do.
         return await KINDS[kind](server, request, body, fault)
 
     return meet

@@ -101,7 +101,7 @@ class Engine:
     """`transformers`: items in a batch, 16 where not given. `sglang`: requests in flight at a server; where
     not given, what it runs and 128 that wait."""
     timeout_silence: float = 600.0
-    """Seconds without a byte from the server after which a request counts as lost."""
+    """Seconds without its whole answer after which a request counts as lost."""
 
 
 @frozen

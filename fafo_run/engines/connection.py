@@ -32,8 +32,10 @@ class Connection(asyncio.Protocol):
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.asked = 0.0
+        """When the request left, in seconds of the loop's clock."""
         self.heard = 0.0
-        """When the last byte came, or the request left, in seconds of the loop's clock."""
+        """When the last byte came, or the request left, by the same clock."""
         self.usable = True
         """Whether another request may be sent, once the answer is there."""
         self._loop = loop
@@ -48,7 +50,8 @@ class Connection(asyncio.Protocol):
     def ask(self, request: bytes) -> asyncio.Future[Answered]:
         """Send a whole request; the answer comes in the future, or `ConnectionLostError`. One at a time."""
         answer = self._answer = self._loop.create_future()
-        self._begun, self._size, self.heard = False, 0, self._loop.time()
+        self._begun, self._size = False, 0
+        self.asked = self.heard = self._loop.time()
         if self._transport is None or not self.usable:
             self._fail("closed before the request left")
         else:

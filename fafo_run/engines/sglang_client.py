@@ -43,7 +43,7 @@ _SECOND_ADDRESS = 0.25
 """Seconds after which the next address of a name is tried too."""
 
 Allowed = Callable[[], float]
-"""How many seconds the server may be silent; asked anew when they are over, as it may have shown more."""
+"""How many seconds an answer may take; asked anew when they are over, as the server may have shown more."""
 
 
 class RefusedError(Exception):
@@ -54,7 +54,7 @@ class Client:
     """Connections to one server. Use it from one event loop, and close it there."""
 
     def __init__(self, url: str, *, silence: float, key: str | None) -> None:
-        """`url` has no slash at its end; `silence` is the most seconds between two bytes of an answer.
+        """`url` has no slash at its end; `silence` is the most seconds that an answer may take.
 
         How many connections there are is as many requests as are under way at the same time.
         """
@@ -73,7 +73,7 @@ class Client:
         """Usable ones, in the order in which they were given back."""
         self._waiting: dict[Connection, Allowed] = {}
         self._alarm: asyncio.TimerHandle | None = None
-        """Set for when the first of those that wait may have been silent for too long."""
+        """Set for when the first of those that wait may have waited for too long."""
         self._aborts: set[asyncio.Task[None]] = set()
 
     async def get(self, path: str, *, timeout: float, base: str | None = None) -> Answered:
@@ -140,7 +140,7 @@ class Client:
             raise
         except TimeoutError as error:
             self._abort(rid)
-            raise Unavailable(f"{self.url}: silent for too long: {error}") from error
+            raise Unavailable(f"{self.url}: {error}") from error
         finally:
             del self._waiting[connection]
         self._give_back(connection)
@@ -192,9 +192,13 @@ class Client:
         return connection
 
     def _watch(self, connection: Connection, allowed: Allowed) -> None:
-        """Have a request given up when the server is silent for too long: one timer for all of them."""
+        """Have a request given up when its whole answer isn't there in time: one timer for all of them.
+
+        Bytes that come meanwhile prolong nothing. An answer comes at once when it is computed, so bytes that
+        drip are a fault, and one without an end.
+        """
         self._waiting[connection] = allowed
-        self._wake_at(connection.heard + allowed())
+        self._wake_at(connection.asked + allowed())
 
     def _wake_at(self, when: float) -> None:
         if self._alarm is None or when < self._alarm.when():
@@ -207,10 +211,10 @@ class Client:
         now = self._loop.time()
         for connection, allowed in list(self._waiting.items()):
             seconds = allowed()
-            if connection.heard + seconds <= now:
-                connection.give_up(TimeoutError(f"nothing in {seconds:.3g} s"))
+            if connection.asked + seconds <= now:
+                connection.give_up(TimeoutError(f"no whole answer in {seconds:.3g} s"))
             else:
-                self._wake_at(connection.heard + seconds)
+                self._wake_at(connection.asked + seconds)
 
     def _abort(self, rid: str) -> None:
         """Tell the server, in the background, that nobody waits for this request any more."""

@@ -1,4 +1,4 @@
-"""How long a server may be silent about a request before it counts as lost: by its length, and by what the
+"""How long a request may be without its whole answer before it counts as lost: by its length, and by what the
 server has shown of late. It knows nothing of HTTP.
 """
 

@@ -27,6 +27,9 @@ _FIRST_TRY = 1.0
 _LONGEST_TRY = 15.0
 _SILENT = 15.0
 """Seconds without a word from a server, after which people are told."""
+_UNANSWERED = 60.0
+_SLOWER = 4.0
+"""Seconds, and how many times what an answer takes lately, without one, after which people are told."""
 
 
 class Pool:
@@ -112,15 +115,9 @@ class Pool:
 
     @property
     def notice(self) -> str:
-        """What the run waits for; empty as long as some server answers."""
-        if any(server.up for server in self.servers):
-            now = time.monotonic()
-            silent = [
-                (each.name, now - each.silent_since) for each in self.servers if each.up and each.silent_since
-            ]
-            return "; ".join(
-                f"no word from {name} for {for_:.0f} s" for name, for_ in silent if for_ >= _SILENT
-            )
+        """What the run waits for; empty as long as all servers that are asked answer."""
+        if up := [server for server in self.servers if server.up]:
+            return "; ".join(filter(None, map(_hush, up)))
         return f"no answers from the engine: {'; '.join(dict.fromkeys(each.reason for each in self.servers))}"
 
     @property
@@ -261,6 +258,17 @@ class Pool:
     def _note(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fault = error
+
+
+def _hush(server: Server) -> str:
+    """Return for how long a server that is asked has said nothing; empty when that is as ever."""
+    silent = time.monotonic() - server.silent_since if server.silent_since else 0.0
+    if silent >= _SILENT:
+        return f"no word from {server.name} for {silent:.0f} s"
+    if server.unanswered >= max(_UNANSWERED, _SLOWER * (server.usual or 0.0)):
+        name = server.capabilities.server or "the engine"
+        return f"no answer from {name} for {server.unanswered:.0f} s"
+    return ""
 
 
 def _silent(limits: Capabilities, error: Unavailable) -> EngineError:

@@ -49,7 +49,8 @@ class Rank:
     async def warm(self, prefix: Prefix) -> None:
         """Have the prefix computed; where that fails the server is quarantined."""
         try:
-            found = await self.server.engine.warm(prefix, self.number)
+            with self.server.asking():
+                found = await self.server.engine.warm(prefix, self.number)
         except Busy as error:
             self.room.refused()
             if self.room.shut:
@@ -85,7 +86,8 @@ class Rank:
         """Ask the engine, and count what comes back. Raises `Unavailable`."""
         begun = time.monotonic()
         try:
-            completions = await self.server.engine.generate(requests, self.number)
+            with self.server.asking():
+                completions = await self.server.engine.generate(requests, self.number)
         except Busy:
             self.room.refused()
             raise

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from fafo_build.errors import EngineError
@@ -69,6 +70,9 @@ class Server:
         self._say = say
         self._differs = differs
         self._answered_at = 0.0
+        self._under_way = 0
+        self._idle_until = 0.0
+        """When something was under way here for the first time since nothing was."""
         self._sums = Sums()
         self._streak = 0
         """Requests that were lost since the last one that was answered."""
@@ -111,6 +115,24 @@ class Server:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.tell(Ended, sums=self._total(), counters=await self._counters() if self.up else None)
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Something is under way here, for as long as this lasts."""
+        if not self._under_way:
+            self._idle_until = time.monotonic()
+        self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+
+    @property
+    def unanswered(self) -> float:
+        """For how many seconds something has been under way here, and nothing was answered."""
+        if not self._under_way:
+            return 0.0
+        return time.monotonic() - max(self._idle_until, self._answered_at)
 
     def answered(self, requests: int, prompt_tokens: int, cached_tokens: int) -> None:
         """Count what it answered."""

@@ -16,6 +16,7 @@ from tests.integration.faults_kit import (
     ATTEMPTS,
     PACE,
     RUNNING,
+    SILENCE,
     Outputs,
     ask_these,
     asked,
@@ -103,10 +104,11 @@ def test_ids_that_no_model_has_fail_the_item_and_are_not_recorded(
     assert asked(records)[bad] <= ATTEMPTS
 
 
+@pytest.mark.parametrize("fault", ["hang", "drip"])
 def test_what_hangs_is_aborted_after_the_silence_and_done_again(
-    project: Path, servers: list[Faulty], expected: Outputs
+    project: Path, servers: list[Faulty], expected: Outputs, fault: str
 ) -> None:
-    servers[0].on("hang", count=HITS, after=1)
+    servers[0].on(fault, count=HITS, after=1)
     ended = run_here(project)
     records = prove(ended.recorded, expected, servers)
     assert sum(asked(records).values()) <= ITEMS + HITS + RUNNING
@@ -116,10 +118,11 @@ def test_what_hangs_is_aborted_after_the_silence_and_done_again(
     assert set(record.hung) <= set(record.aborted)
 
 
+@pytest.mark.parametrize("fault", ["hang", "drip"])
 def test_a_server_that_hangs_for_good_and_says_it_is_healthy_is_left(
-    project: Path, servers: list[Faulty], expected: Outputs
+    project: Path, servers: list[Faulty], expected: Outputs, fault: str
 ) -> None:
-    servers[0].on("hang", after=1)  # the warm-up passes
+    servers[0].on(fault, after=1)  # the warm-up passes
     ended = run_here(project)
     records = prove(ended.recorded, expected, servers)
     assert set(ended.recorded.servers.values()) == {servers[1].url}
@@ -218,6 +221,21 @@ def test_without_a_server_the_run_waits_says_so_and_goes_on(
     assert process.returncode == 0, said
     assert done < ITEMS
     records = prove(recorded(project), expected, servers)
+    assert sum(asked(records).values()) <= ITEMS + 2 * RUNNING
+
+
+@pytest.mark.parametrize("fault", ["hang", "drip"])
+def test_the_only_server_hangs_and_the_run_says_so_and_goes_on(
+    project: Path, servers: list[Faulty], expected: Outputs, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fafo_run.run.server.CANARY", 0.5)
+    monkeypatch.setattr("fafo_run.run.pool._UNANSWERED", 1.0)
+    ask_these(project, servers[:1])
+    servers[0].on(fault, after=10, **{"for": SILENCE + 1})
+    ended = run_here(project)
+    for said in (f"no answer from {servers[0].url} for 1 s", "no answers from the engine"):
+        assert any(said in text for text in ended.notes.waited_for), ended.notes.waited_for
+    records = prove(ended.recorded, expected, servers[:1])
     assert sum(asked(records).values()) <= ITEMS + 2 * RUNNING
 
 

@@ -289,24 +289,41 @@ def test_what_the_head_says() -> None:
     run(main)
 
 
-def test_bytes_that_come_now_and_then_are_no_silence() -> None:
+@pytest.mark.parametrize(
+    ("head", "drop"),
+    [
+        (b"", b"\r\n"),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\n", b"a: b\r\n"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n", b" "),
+        (CHUNKED + BODY[:5] + b"\r\n", b"1\r\n \r\n"),
+    ],
+)
+def test_bytes_that_drip_for_ever_are_no_answer(
+    head: bytes, drop: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fafo_run.engines.sglang_client.ABORT", 0.1)
+
     async def main() -> None:
-        # Each piece comes within the bound, the whole answer doesn't.
-        slow = asyncio.Event()
+        dripping: set[asyncio.Task[Any]] = set()
 
         async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            dripping.add(task)
             await reader.readuntil(b"\r\n\r\n")
-            for byte in WHOLE:
-                writer.write(bytes([byte]))
-                await asyncio.sleep(0.02)
-            slow.set()
-            writer.close()
+            writer.write(head)
+            while not writer.is_closing():
+                writer.write(drop)
+                await asyncio.sleep(0.01)
 
         async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            async with client(url, silence=0.5) as it:
-                assert await ask(it) == BODY
-                await slow.wait()
+            async with client(url, silence=0.3) as it:
+                with pytest.raises(Unavailable, match=r"no whole answer in 0\.3 s"):
+                    await ask(it)
+            assert len(dripping) == 2, "it was asked, and told to abort"
+            await asyncio.wait(dripping)
 
     run(main)
 

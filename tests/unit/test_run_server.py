@@ -339,6 +339,27 @@ def test_without_a_prefix_cache_nothing_is_warmed(bench: Bench) -> None:
     assert not bench.rank.needs_warming(PREFIX), "it fills no page"
 
 
+def test_how_long_something_is_under_way_and_nothing_is_answered(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    it = bench.server
+    assert it.unanswered == 0.0, "nothing is under way"
+    with it.asking():
+        now = 110.0
+        with it.asking():
+            now = 130.0
+            assert it.unanswered == 30.0
+            it.answered(1, 3, 0)
+            now = 135.0
+            assert it.unanswered == 5.0
+    assert it.unanswered == 0.0
+    now = 200.0
+    with it.asking():
+        assert it.unanswered == 0.0
+
+
 def test_a_server_that_says_no_word_is_known_to_be_silent(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
