@@ -71,7 +71,8 @@ def plan(
     """
     from fafo_build.errors import ExitCode
     from fafo_run.engines.launch_run import with_up
-    from fafo_run.run.forecasting import Given, forecast
+    from fafo_run.run.caches import Given
+    from fafo_run.run.forecasting import forecast
     from fafo_run.run.plan import plan_run
 
     project = project_of(context)
@@ -91,8 +92,8 @@ def plan(
         print_json(found.as_json() | {"shared": shared(found.trees)})
     else:
         click.echo("\n".join(_lines(found)))
-    for warning in () if as_json else found.warnings:
-        click.echo(f"  {warning.level}: {warning.text}\n    cure: {warning.cure}", err=True)
+    for concern in () if as_json else found.warnings:
+        click.echo(f"  {concern.level}: {concern.text}\n    cure: {concern.cure}", err=True)
     if check and not found.disk.fits:
         context.exit(ExitCode.USER_ERROR)
     if check and found.below:
@@ -140,9 +141,13 @@ def _rehearsed(found: Forecast, played: Rehearsal) -> Iterator[str]:
     from fafo_run.watch.words import counted
 
     size, needs = played.size, played.needs
-    caches = "the cache" if played.caches == 1 else f"each of {played.caches} caches"
+    cache = f"the cache of {size.tokens:,} tokens"
+    if played.caches > 1:
+        cache = f"each of {played.caches} caches of {size.tokens:,} tokens"
+    if played.server:
+        cache = f"the fullest of {played.caches} caches, of {size.tokens:,} tokens at {played.server}"
     yield (
-        f"  {caches} of {size.tokens:,} tokens: predicted {percent(played.hit_rate or 0)} of prompt tokens, "
+        f"  {cache}: predicted {percent(played.hit_rate or 0)} of prompt tokens, "
         f"{played.ratio or 0:.3f} of the ceiling, {found.min_hit_rate:g} asked for"
     )
     yield (

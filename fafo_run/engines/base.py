@@ -50,6 +50,8 @@ class Capabilities:
     cache_tokens: int | None = None
     """How many tokens the prefix cache of one rank holds, those of running requests included; None when it
     isn't told."""
+    batch_tokens: int | None = None
+    """How many tokens one rank computes in one prefill batch, at most; None when it isn't told."""
     boot: str = ""
     """Changes when the engine starts afresh, and has an empty cache; empty when it isn't told."""
 

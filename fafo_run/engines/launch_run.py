@@ -59,17 +59,6 @@ async def launched(
         await servers.stop()
 
 
-def at_hand(engine: Engine, runs: Path) -> Engine:
-    """Return the engine with the URLs of its servers that are up; as it is where none is. Starts nothing.
-
-    Raises `EngineError` when it can't be told which are.
-    """
-    if engine.launch is None:
-        return engine
-    up = UpFolder(runs).read(engine.name)
-    return evolve(engine, urls=tuple(each.url for each in up), launch=None) if up else engine
-
-
 async def recipe_of(engine: Engine, model: Model, root: Path) -> Recipe:
     """Return how the servers of an engine are started for a model.
 

@@ -53,6 +53,8 @@ class _Server(msgspec.Struct):
     max_running_requests: int | None = None
     dp_size: int = 1
     max_total_num_tokens: int | None = None
+    chunked_prefill_size: int | None = None
+    max_prefill_tokens: int | None = None
     internal_states: list[_State] = []
 
 
@@ -111,6 +113,7 @@ def capabilities(
         ranks=ranks,
         running=running,
         cache_tokens=server.max_total_num_tokens,
+        batch_tokens=_batch(server),
         boot=_boot(everything),
     )
 
@@ -150,6 +153,12 @@ def _running(server: _Server) -> int:
     if per_rank:
         return min(per_rank)
     return _RUNNING if server.max_running_requests is None else server.max_running_requests
+
+
+def _batch(server: _Server) -> int | None:
+    """Return how many tokens one prefill batch has at most; chunks of -1 are no chunks."""
+    told = (server.chunked_prefill_size, server.max_prefill_tokens)
+    return min((most for most in told if most is not None and most > 0), default=None)
 
 
 def _boot(everything: dict[str, Value]) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from attrs import asdict, frozen
 
 from fafo_build.bake.tree import PrefixTree
-from fafo_run.engines.sglang_cache import ServerCache
+from fafo_run.run.caches import ServerCache
 from fafo_run.run.left import ClassLeft, Left
 from fafo_run.run.rehearsal import Rehearsal
 
@@ -39,7 +39,7 @@ class DiskNeed:
 
 
 @frozen
-class Warning:
+class Concern:
     """Something that a person should know before the run."""
 
     level: Literal["error", "warning"]
@@ -59,20 +59,20 @@ class Forecast:
     trees: tuple[PrefixTree, ...]
     disk: DiskNeed
     servers: tuple[ServerCache, ...]
-    """What each server says; none where the engine is in the process, or the size was given."""
+    """What is known of each server's cache; none where the engine is in the process."""
     page_size: int
-    """Of the cache, in tokens: what the ceiling is computed with."""
+    """Of the cache, in tokens, the largest where they differ: what the ceiling is computed with."""
     rehearsal: Rehearsal | None
     """None where no cache size is known, or the cache is off."""
     min_hit_rate: float
     """What is asked for, of the ceiling."""
     cache_off: bool
     """Whether a server computes every prompt whole."""
-    warnings: tuple[Warning, ...]
+    warnings: tuple[Concern, ...]
 
     @property
     def ratio(self) -> float | None:
-        """How much of the ceiling is predicted; None when that isn't known."""
+        """How much of the ceiling is predicted at the fullest cache; None when that isn't known."""
         if self.cache_off:
             return 0.0
         return self.rehearsal.ratio if self.rehearsal is not None else None
@@ -161,6 +161,7 @@ def rehearsal_as_json(played: Rehearsal) -> dict[str, Any]:
         "ratio": played.ratio,
         "below": list(played.below),
         "caches": played.caches,
+        "server": played.server or None,
         "cache_tokens": played.size.tokens,
         "running_limit": played.size.running,
         "in_flight": played.size.in_flight,

@@ -7,9 +7,12 @@ prefixes. A preference is no more than that: who has nothing left of its own hel
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from attrs import frozen
+
+from fafo_build.bake.tree import common
+from fafo_run.item import Ids
 
 _SLACK = 1.25
 """How much more than its equal share of tokens a place may get."""
@@ -48,6 +51,16 @@ def shares(seats: Sequence[Seat], prefixes: Mapping[str, int], needed: int) -> d
         loads[name] += tokens
         chosen[name].append(artifact)
     return chosen
+
+
+def together(prefixes: Iterable[Ids]) -> int:
+    """Return how many tokens a cache needs for all of these: once for what they share."""
+    before: Ids = ()
+    tokens = 0
+    for ids in sorted(prefixes):
+        tokens += len(ids) - common(before, ids)
+        before = ids
+    return tokens
 
 
 def _weight(artifact: str, name: str) -> bytes:

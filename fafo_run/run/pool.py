@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from fafo_build.errors import EngineError, Problem, StoreError
 from fafo_run.engines.base import Capabilities, Engine, Unavailable, WarmUp
 from fafo_run.engines.fleet import difference, remarks, strangers
-from fafo_run.engines.radix import RadixCache
 from fafo_run.queue.order import Order
 from fafo_run.run import placement, preflight
 from fafo_run.run.backoff import Backoff
@@ -202,9 +201,6 @@ class Pool:
     def _share(self) -> None:
         """Tell each rank in which order to take prefixes, and which of them are its own."""
         prefixes = {of.artifact.hash: of.artifact.prefix for of in self._view.classes}
-        together = RadixCache()
-        for ids in prefixes.values():
-            together.insert(ids)
         extra = max(of.sampling.max_new_tokens for of in self._view.classes)
         seats = [
             placement.Seat(
@@ -216,7 +212,7 @@ class Pool:
             for rank in self.ranks
         ]
         lengths = {name: len(ids) for name, ids in prefixes.items()}
-        own = placement.shares(seats, lengths, together.size)
+        own = placement.shares(seats, lengths, placement.together(prefixes.values()))
         for rank in self.ranks:
             self._orders[rank].follow(list(prefixes), own.get(rank.name, ()))
 

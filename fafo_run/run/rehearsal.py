@@ -32,8 +32,9 @@ class Rehearsal:
 
     size: CacheSize
     caches: int
-    """Over how many caches (servers, times their ranks) these classes are spread; 1 where each class has a
-    cache of its own choice."""
+    """How many caches the run has: servers, times their ranks."""
+    server: str
+    """Whose cache was played; empty where it stands for all, since they are alike and share evenly."""
     classes: int
     """How many classes were played: the first of the run's order."""
     items: int
@@ -69,11 +70,19 @@ class _Played:
 
 
 def rehearse(
-    classes: Sequence[ClassLeft], size: CacheSize, *, caches: int = 1, min_hit_rate: float = 0.0
+    classes: Sequence[ClassLeft],
+    size: CacheSize,
+    *,
+    server: str = "",
+    caches: int = 1,
+    parts: int = 1,
+    min_hit_rate: float = 0.0,
 ) -> Rehearsal:
-    """Play the run, in the order of its classes, through one of so many equal caches that share it evenly."""
+    """Play the run, in the order of its classes, through one cache that has one of so many equal `parts` of
+    each class. `server` and `caches` are said of it.
+    """
     busy = [each for each in classes if each.left and each.sample]
-    played = list(_sequence(busy, size, caches))
+    played = list(_sequence(busy, size, parts))
     result = simulate((one.asked for one in played), size)
     prompt = cached = most = reached = 0.0
     by_class = {each.of.name: [0.0, 0.0] for each in busy}
@@ -91,6 +100,7 @@ def rehearse(
     return Rehearsal(
         size=size,
         caches=caches,
+        server=server,
         classes=len({one.of.of.name for one in played}),
         items=len(played),
         prompt_tokens=prompt,
@@ -102,11 +112,11 @@ def rehearse(
     )
 
 
-def _sequence(classes: Sequence[ClassLeft], size: CacheSize, caches: int) -> Iterator[_Played]:
+def _sequence(classes: Sequence[ClassLeft], size: CacheSize, parts: int) -> Iterator[_Played]:
     window = max(_WINDOWS * size.in_flight, PLAYED // max(1, len(classes)))
     total = 0
     for each in classes:
-        share = -(-round(each.left * (1 - each.sums.unsendable / each.sums.items)) // caches)
+        share = -(-round(each.left * (1 - each.sums.unsendable / each.sums.items)) // parts)
         here = min(share, window)
         if total and total + here > 2 * PLAYED:
             return

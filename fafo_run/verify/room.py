@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from attrs import frozen
 
-from fafo_build.bake.tree import common
-from fafo_run.item import Ids
+from fafo_run.run.placement import together
 from fafo_run.verify.known import Known
 from fafo_run.verify.lives import Life
 from fafo_run.verify.records import Pair
@@ -49,16 +46,7 @@ def _warm(known: Known, life: Life) -> tuple[int, int]:
     for event in life.warmed:
         ranks.setdefault(event.rank, set()).add(event.artifact)
     found = [[known.prefixes.get(name, ()) for name in names] for names in ranks.values()]
-    return max(((len(ids), _together(ids)) for ids in found), key=lambda rank: rank[1], default=(0, 0))
-
-
-def _together(prefixes: Iterable[Ids]) -> int:
-    before: Ids = ()
-    tokens = 0
-    for ids in sorted(prefixes):
-        tokens += len(ids) - common(before, ids)
-        before = ids
-    return tokens
+    return max(((len(ids), together(ids)) for ids in found), key=lambda rank: rank[1], default=(0, 0))
 
 
 def _beside(known: Known, pair: Pair) -> int:

@@ -15,7 +15,7 @@ from fafo_build.bake.store import OtherFormatError, artifact_path, read_artifact
 from fafo_build.errors import DeclarationError, EngineError, Problem
 from fafo_build.project.declaration import Sampling
 from fafo_run.engines.base import Answer, Capabilities, Engine, Prefix, Rejected, Request, Unavailable
-from fafo_run.engines.launch_run import at_hand
+from fafo_run.engines.launch_run import with_up
 from fafo_run.engines.open import open_engines
 from fafo_run.engines.repeat import Repeatability, repeatability, weaker
 from fafo_run.item import Ids, Output, Record, Value
@@ -165,7 +165,7 @@ def sampling_of(values: Mapping[str, Value]) -> Sampling:
 
 def _engine(plan: RunPlan, server: str) -> Engine:
     """Return the engine of the server that answered, if it is one of the plan's; else the first."""
-    spec = at_hand(plan.engine, plan.view.project.runs_dir)
+    spec = with_up(plan.engine, plan.view.project.runs_dir)
     if spec.launch is not None:
         raise EngineError.of(
             "the engine's servers aren't up, and a replay starts none",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import CLASS, MAIN, build, fafo, fafo_json, write_project
-from tests.serving import serving, use
+from tests.serving import serving, use, use_all
 
 KEYS = [
     "run", "engine", "items", "encoded", "exact", "prompt_tokens", "output_tokens", "lanes", "by_class",
@@ -181,9 +181,52 @@ def test_a_server_without_a_radix_cache_or_none_at_all_is_told(tmp_path: Path) -
         assert "--disable-radix-cache" in told["warnings"][0]["text"]
     told = fafo_json(folder, "plan", "--check")
     assert (told["ratio"], told["rehearsal"]) == (None, None)
-    assert "Connection refused" in told["warnings"][0]["text"]
+    assert told["warnings"][0]["text"].startswith(f"no server at {server.url}: ")
     assert "--cache-tokens" in told["warnings"][0]["cure"]
+    assert "launch_server" in told["warnings"][0]["cure"]
     assert fafo_json(folder, "plan", "--cache-tokens", "9000")["ratio"] == 1.0
+
+
+def test_a_server_that_wants_a_key_is_no_server_to_be_started(tmp_path: Path) -> None:
+    with serving(api_key="secret") as server:
+        (warning,) = fafo_json(use(write_project(tmp_path, 4), server), "plan")["warnings"]
+        assert "wants another API key (HTTP 401)" in warning["text"] and server.url in warning["text"]
+        assert "api_key_env" in warning["cure"] and "engine up" not in warning["cure"]
+
+
+def test_what_answers_and_is_no_server_is_told_from_one_that_is_away(tmp_path: Path) -> None:
+    with serving() as server:
+        server.server_info.pop("max_total_num_tokens")
+        told = fafo_json(use(write_project(tmp_path, 4), server), "plan")
+        assert told["rehearsal"] is None and told["servers"][0]["tokens"] is None
+        (warning,) = told["warnings"]
+        assert warning["text"] == f"{server.url} doesn't say how many tokens its cache holds"
+        assert warning["cure"] == told["servers"][0]["cure"] and "--cache-tokens" in warning["cure"]
+
+
+def test_of_caches_that_differ_the_fullest_is_simulated_and_named(tmp_path: Path) -> None:
+    settings = {"max_running": 8, "page_size": 1}
+    with serving(capacity=20_000, **settings) as large, serving(capacity=900, **settings) as small:
+        folder = use_all(narrow(tmp_path), [large, small], WIDE)
+        told = fafo_json(folder, "plan")
+        played = told["rehearsal"]
+        assert (played["server"], played["cache_tokens"], played["caches"]) == (small.url, 900, 2)
+        assert 0 < played["classes"] < 12, "it has the classes that it prefers"
+        assert (
+            f"the fullest of 2 caches, of 900 tokens at {small.url}: predicted" in fafo(folder, "plan").stdout
+        )
+        folder = use_all(folder, [large], WIDE)
+        assert fafo_json(folder, "plan")["rehearsal"]["server"] is None
+    with serving(capacity=20_000, **settings) as one, serving(capacity=20_000, **settings) as other:
+        folder = use_all(folder, [one, other], WIDE)
+        assert fafo_json(folder, "plan")["rehearsal"]["server"] is None
+        assert "each of 2 caches of 20,000 tokens: predicted" in fafo(folder, "plan").stdout
+
+
+def test_of_caches_that_hold_all_the_smallest_is_simulated_with_its_part(tmp_path: Path) -> None:
+    with serving(capacity=40_000, max_running=2) as large, serving(capacity=20_000, max_running=2) as small:
+        played = fafo_json(use_all(narrow(tmp_path), [large, small], WIDE), "plan")["rehearsal"]
+        assert (played["server"], played["classes"], played["items"]) == (small.url, 12, 12 * 3)
 
 
 def test_a_run_that_doesnt_fit_the_disk_is_an_error_before_it_begins(
@@ -194,6 +237,7 @@ def test_a_run_that_doesnt_fit_the_disk_is_an_error_before_it_begins(
     from fafo_build.bake.baked import load_baked
     from fafo_build.project.load import load_project
     from fafo_run.run import forecasting
+    from fafo_run.run.caches import Given
     from fafo_run.run.plan import plan_run
     from fafo_run.run.view import open_view
 
@@ -204,7 +248,7 @@ def test_a_run_that_doesnt_fit_the_disk_is_an_error_before_it_begins(
     def levels(free: int) -> list[str]:
         monkeypatch.setattr(forecasting.shutil, "disk_usage", lambda _: usage(free, 0, free))
         folder = project / "runs" / "none"
-        found = forecasting.forecast(plan, folder, sample=None, given=forecasting.Given())
+        found = forecasting.forecast(plan, folder, sample=None, given=Given())
         return [warning.level for warning in found.warnings]
 
     assert levels(1_000) == ["error"]
@@ -237,5 +281,6 @@ def test_servers_that_fafo_would_launch_are_taken_at_their_flags(tmp_path: Path)
     assert (played["caches"], played["running_limit"], played["in_flight"]) == (4, 4, 4)
     assert told["page_size"] == 16
     (warning,) = fafo_json(launching("--tp-size", "1"), "plan")["warnings"]
-    assert "its args have no --max-total-tokens" in warning["text"]
+    assert "launch.args has no --max-total-tokens" in warning["text"]
+    assert "fafo engine up" in warning["cure"]
     assert fafo_json(launching(), "plan", "--cache-tokens", "9000")["rehearsal"]["caches"] == 2

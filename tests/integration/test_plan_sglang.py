@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from fafo_run.engines.sglang_cache import ServerCache, ask
+from fafo_build.project.declaration import Engine
+from fafo_run.run.caches import Given, ServerCache, caches_of
 from fafo_run.run.simulated_server import CacheSize
 from fafo_run.run.simulation import Asked, simulate
 from tests import sglang_server, tiny_model
@@ -28,7 +29,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerCache]:
     model = tiny_model.make(folder / "model")
     flags = ("--max-total-tokens", str(TOKENS))
     with sglang_server.running(model, folder / "server.log", flags=flags) as url:
-        yield ask(url)
+        (found,) = caches_of(Engine("default", "sglang", urls=(url,)), Given())
+        yield found
 
 
 def sequence(classes: int, items: int, *, mixed: bool, output: int = OUTPUT) -> list[Asked]:

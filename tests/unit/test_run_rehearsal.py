@@ -70,7 +70,7 @@ def test_the_time_that_it_takes_has_a_bound() -> None:
 
 
 def test_equal_caches_share_a_class() -> None:
-    one, four = (rehearse([of_class(1, 4_000)], SIZE, caches=caches) for caches in (1, 4))
+    one, four = (rehearse([of_class(1, 4_000)], SIZE, parts=parts) for parts in (1, 4))
     assert four.prompt_tokens * 4 == one.prompt_tokens
     assert four.needs.warm_ups == one.needs.warm_ups == 1
 
