@@ -60,19 +60,24 @@ class BuildReport:
 
 
 def build(
-    project: Project, *, check: bool = False, used: Callable[[], Collection[str]] | None = None
+    project: Project,
+    *,
+    check: bool = False,
+    used: Callable[[], Collection[str]] | None = None,
+    accept: Callable[[Mapping[str, Artifact]], None] | None = None,
 ) -> BuildReport:
     """Bring build/ up to date; with `check` only say whether it is, and write nothing.
 
     With `used`, which returns the hashes of the artifacts that results and queues refer to, it also drops
-    what neither these nor the classes, as they are and as they last were, need.
+    what neither these nor the classes, as they are and as they last were, need. `accept` gets the artifacts
+    of the classes that are baked anew, and may raise for what only a run can know of them.
 
     Several builds at once take turns. Raises `BakeError`, `TemplateError` or `ModelError` with the problems
     of all classes of one kind; nothing is written then. What `used` raises comes after the build: then
     nothing is dropped.
     """
     if check:
-        return _build(project, write=False, used=used)
+        return _build(project, write=False, used=used, accept=accept)
     from filelock import FileLock
 
     turn = FileLock(project.build_dir / ".lock")
@@ -89,7 +94,7 @@ def build(
         ) from error
     try:
         store.sweep(project.build_dir)
-        return _build(project, write=True, used=used)
+        return _build(project, write=True, used=used, accept=accept)
     finally:
         turn.release()
 
@@ -106,7 +111,13 @@ def bake_class(project: Project, name: str) -> tuple[Artifact, bytes]:
     return compile_class(project, declared, model), model.tokenizer_json
 
 
-def _build(project: Project, *, write: bool, used: Callable[[], Collection[str]] | None) -> BuildReport:
+def _build(
+    project: Project,
+    *,
+    write: bool,
+    used: Callable[[], Collection[str]] | None,
+    accept: Callable[[Mapping[str, Artifact]], None] | None,
+) -> BuildReport:
     begun = time.monotonic()
     plan = plan_build(project)
     names = sorted({project.classes[waiting.name].model for waiting in plan.waiting})
@@ -119,6 +130,8 @@ def _build(project: Project, *, write: bool, used: Callable[[], Collection[str]]
             problems.append(error)
     if problems:
         raise type(problems[0])(problem for error in problems for problem in error.problems)
+    if accept is not None:
+        accept({each.plan.name: each.artifact for each in reports if each.plan.state != "current"})
     history = _history(project, reports, used is not None)
     lock = plan.lock
     if lock is None or not plan.is_current:

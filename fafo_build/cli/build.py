@@ -10,6 +10,7 @@ import click
 
 from fafo_build.cli import beginnings
 from fafo_build.cli.options import (
+    FIT,
     USED_ARTIFACTS,
     json_option,
     print_json,
@@ -49,11 +50,17 @@ def build(
 
     project = project_of(context)
     used = partial(context.meta[USED_ARTIFACTS], project) if gc else None
-    report = bake(project, check=check, used=used)
+    unread: list[str] = []
+    report = bake(
+        project,
+        check=check,
+        used=used,
+        accept=lambda artifacts: unread.extend(context.meta[FIT](project, artifacts)),
+    )
     if as_json:
         print_json(_as_json(report))
     else:
-        for line in _lines(report, check=check):
+        for line in (*_lines(report, check=check), *unread):
             say(line, quiet=quiet)
     if check and not report.is_current:
         context.exit(1)

@@ -20,6 +20,11 @@ USED_ARTIFACTS = "fafo.used_artifacts"
 refer to. The commands of a build know nothing of runs, so whoever puts them together gives it to them.
 """
 
+FIT = "fafo.fit"
+"""Where it holds, for the same reason, the function that holds artifacts against the sources of a project. It
+returns what it could not look at, in lines for people, and raises where a prompt can't fit.
+"""
+
 
 def json_option(command: _Command) -> _Command:
     """Add `--json`."""

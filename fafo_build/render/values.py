@@ -40,10 +40,12 @@ class RowFields(Mapping[str, Any]):
 class FieldError(UndefinedError):
     """A field is used that is null or isn't there."""
 
-    def __init__(self, message: str | None = None, *, container: Mapping[Any, Any]) -> None:
+    def __init__(self, message: str | None = None, *, container: Mapping[Any, Any], name: Any) -> None:
         super().__init__(message)
         self.container = container
         """What should have the field."""
+        self.name = name
+        """Of the field: it is in the container where it is null."""
 
 
 class NullField(StrictUndefined):
@@ -58,7 +60,7 @@ def field_of(container: Mapping[Any, Any], name: Any) -> Any:
     value = container[name]
     if value is not None:
         return value
-    return NullField(f"field '{name}' is null", container, name, _error_of(container))
+    return NullField(f"field '{name}' is null", container, name, _error_of(container, name))
 
 
 def missing_field(container: Mapping[Any, Any], name: Any) -> StrictUndefined:
@@ -66,12 +68,12 @@ def missing_field(container: Mapping[Any, Any], name: Any) -> StrictUndefined:
     what = "the row" if isinstance(container, RowFields) else "the value"
     near = nearest(str(name), [key for key in container if isinstance(key, str)])
     hint = f"{what} has no field '{name}'" + (f"; did you mean '{near}'?" if near else "")
-    return StrictUndefined(hint, container, str(name), _error_of(container))
+    return StrictUndefined(hint, container, str(name), _error_of(container, name))
 
 
-def _error_of(container: Mapping[Any, Any]) -> type[FieldError]:
+def _error_of(container: Mapping[Any, Any], name: Any) -> type[FieldError]:
     # Jinja only calls it with a message, and so takes more than the class that it asks for.
-    return cast("type[FieldError]", partial(FieldError, container=container))
+    return cast("type[FieldError]", partial(FieldError, container=container, name=name))
 
 
 def printable(value: Any) -> Any:

@@ -15,9 +15,9 @@ import click
 from fafo_build.cli.build import build
 from fafo_build.cli.diff import diff
 from fafo_build.cli.init import init
-from fafo_build.cli.options import USED_ARTIFACTS
+from fafo_build.cli.options import FIT, USED_ARTIFACTS
 from fafo_build.cli.schema import schema
-from fafo_build.errors import DeclarationError, ExitCode, FafoError
+from fafo_build.errors import DeclarationError, ExitCode, FafoError, SourceError
 from fafo_run.cli.engine import engine
 from fafo_run.cli.export import export
 from fafo_run.cli.failures import failures
@@ -34,7 +34,10 @@ from fafo_run.cli.submit import submit
 from fafo_run.cli.verify import verify
 
 if TYPE_CHECKING:
-    from fafo_build.project.declaration import Project
+    from collections.abc import Mapping
+
+    from fafo_build.bake.artifact import Artifact
+    from fafo_build.project.declaration import Project, Source
 
 
 _OURS = ("", "fafo_build", "fafo_run")
@@ -69,12 +72,28 @@ def cli(context: click.Context, folder: str) -> None:
     """
     context.obj = folder
     context.meta[USED_ARTIFACTS] = _used_artifacts
+    context.meta[FIT] = _fit
 
 
 def _used_artifacts(project: Project) -> frozenset[str]:
     from fafo_run.run.artifacts import used_artifacts
 
     return used_artifacts(project)
+
+
+def _fit(project: Project, artifacts: Mapping[str, Artifact]) -> list[str]:
+    from fafo_run.run.fit import check_fit
+
+    unread: list[str] = []
+
+    def note(source: Source, error: SourceError) -> None:
+        why = error.problems[0].message
+        unread.append(f"  source {source.name} can't be read here, so only a run tests its rows: {why}")
+
+    declared = ((project.classes[name], artifact) for name, artifact in artifacts.items())
+    asked = [(of, artifact, [project.sources[name] for name in of.sources]) for of, artifact in declared]
+    check_fit(project, asked, unread=note)
+    return unread
 
 
 for _command in (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from fafo_build.cli.options import project_of
-from fafo_run.cli.options import filter_options, view_of
+from fafo_run.cli.options import filter_options, fitting_view
 
 
 @click.command(short_help="Print the items that a run would take.")
@@ -21,7 +21,7 @@ def items(
     from fafo_run.item import BrokenRow
     from fafo_run.run.view import items as view_items
 
-    found = view_items(view_of(project_of(context), classes=classes, sources=sources, limit=limit))
+    found = view_items(fitting_view(project_of(context), classes=classes, sources=sources, limit=limit))
     if count:
         click.echo(sum(1 for _ in found))
         return

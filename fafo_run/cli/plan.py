@@ -10,7 +10,14 @@ import click
 from attrs import evolve
 
 from fafo_build.cli.options import json_option, print_json, project_of
-from fafo_run.cli.options import check_current, filter_options, run_folder, run_option, stale_option, view_of
+from fafo_run.cli.options import (
+    check_current,
+    filter_options,
+    fitting_view,
+    run_folder,
+    run_option,
+    stale_option,
+)
 
 if TYPE_CHECKING:
     from fafo_run.run.forecast import Forecast
@@ -78,7 +85,7 @@ def plan(
     project = project_of(context)
     if not stale:
         check_current(project)
-    planned = plan_run(view_of(project, classes=classes, sources=sources, limit=limit), engine)
+    planned = plan_run(fitting_view(project, classes=classes, sources=sources, limit=limit), engine)
     planned = evolve(planned, engine=with_up(planned.engine, project.runs_dir))
     found = forecast(
         planned,

@@ -10,10 +10,10 @@ from fafo_build.cli.options import json_option, print_json, project_of, quiet_op
 from fafo_run.cli.options import (
     check_current,
     filter_options,
+    fitting_view,
     run_folder,
     run_option,
     stale_option,
-    view_of,
 )
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def run(
     project = project_of(context)
     if not stale:
         check_current(project)
-    plan = plan_run(view_of(project, classes=classes, sources=sources, limit=limit), engine)
+    asked = fitting_view(project, classes=classes, sources=sources, limit=limit, patient=service)
+    plan = plan_run(asked, engine)
     with RunView(plan, as_json=log_json, quiet=quiet or (as_json and not log_json)) as view:
         outcome = Supervisor(plan, run_folder(project, run_name), view, service=service).run()
         view.ended(outcome)

@@ -12,10 +12,10 @@ from fafo_build.errors import ExitCode
 from fafo_run.cli.options import (
     check_current,
     filter_options,
+    fitting_view,
     run_folder,
     run_option,
     stale_option,
-    view_of,
 )
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def submit(
     project = project_of(context)
     if not stale:
         check_current(project)
-    view = view_of(project, classes=classes, sources=sources, limit=limit)
+    view = fitting_view(project, classes=classes, sources=sources, limit=limit)
     told = time.monotonic()
 
     def progress(taken: Taken) -> None:

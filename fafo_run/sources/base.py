@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from itertools import islice
 
 from fafo_run.item import BrokenRow, Row
 
@@ -35,3 +36,10 @@ class Source(ABC):
 
         Raises `SourceError` as `columns` does.
         """
+
+    def sample(self, most: int) -> Iterator[Row | BrokenRow]:
+        """Read the first rows, at most so many, and look at no more of the source than these need.
+
+        Raises `SourceError` for what that shows.
+        """
+        return islice(self.rows(), most)

@@ -77,8 +77,15 @@ class FilesSource(Source):
         """Read all files."""
         return islice(self._rows(), self._declared.limit)
 
+    def sample(self, most: int) -> Iterator[Row | BrokenRow]:
+        """Read the first rows; files that aren't reached aren't opened."""
+        return islice(islice(self._read(), self._declared.limit), most)
+
     def _rows(self) -> Iterator[Row | BrokenRow]:
         self.columns()
+        yield from self._read()
+
+    def _read(self) -> Iterator[Row | BrokenRow]:
         files = self._files()
         reader = self._format(files)
         for file in files:

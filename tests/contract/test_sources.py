@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fafo_build.errors import SourceError
 from fafo_run.identity import content_hash
 from fafo_run.item import BrokenRow, Row
 from fafo_run.sources.view import open_source, survey
@@ -188,3 +189,17 @@ def test_survey_counts_and_finds_contradictions(kind: str, tmp_path: Path) -> No
     found = survey(open_source(declared, tmp_path), work)
     assert (found.source, found.rows, found.broken, found.repeated) == ("things", 7, 1, 1)
     assert list(work.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sample_is_the_first_rows(kind: str, tmp_path: Path) -> None:
+    source = opened(kind, tmp_path, TEXTS)
+    assert list(source.sample(3)) == list(source.rows())[:3]
+    assert list(source.sample(100)) == list(source.rows())
+    assert len(list(open_source(declare(kind, limit=2), tmp_path).sample(3))) == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sample_of_an_absent_source_is_refused(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(SourceError):
+        list(open_source(declare(kind), tmp_path).sample(3))

@@ -80,6 +80,41 @@ def test_a_jinja_syntax_error(project: Path) -> None:
     assert "prompts/rules.md:" in said
 
 
+MISSPELT = CLASS.replace("item.text", "item.txet")
+PLACE = 'classes/ask.toml:13:40: class.ask: no field "txet" in the first 12 rows of facts'
+
+
+def test_a_misspelt_column_stops_the_build_as_long_as_it_is_there(tmp_path: Path) -> None:
+    folder = write_project(tmp_path, classes={"ask": MISSPELT})
+    for arguments in (["build"], ["build"], ["build", "--check"]):
+        said = fafo(folder, *arguments, check=1).stderr
+        assert said.startswith(PLACE)
+        assert 'did you mean "text"?' in said
+    assert not (folder / "build" / "fafo.lock").exists()
+    (folder / "classes" / "ask.toml").write_text(CLASS, "utf-8")
+    assert "baked (new)" in fafo(folder, "build").stderr
+
+
+def test_a_misspelt_column_that_no_build_could_see_stops_a_run_before_its_first_item(tmp_path: Path) -> None:
+    folder = write_project(tmp_path, classes={"ask": MISSPELT})
+    (folder / "facts.jsonl").rename(folder / "away")
+    said = fafo(folder, "build").stderr
+    assert "source facts can't be read here" in said
+    assert fafo_json(folder, "build", "--check")["current"]
+    (folder / "away").rename(folder / "facts.jsonl")
+    for arguments in (["items"], ["items", "--count"], ["plan"], ["submit"], ["run"], ["run", "--service"]):
+        assert fafo(folder, *arguments, check=1).stderr.startswith(PLACE), arguments
+    assert not (folder / "runs").exists()
+
+
+def test_a_column_that_some_rows_lack_is_their_own_failure(tmp_path: Path) -> None:
+    folder = write_project(tmp_path, classes={"ask": MISSPELT})
+    with (folder / "facts.jsonl").open("a") as file:
+        file.write('{"id": "one", "txet": "it is there"}\n')
+    built(folder)
+    assert fafo_json(folder, "run", check=3)["failures"] == {"row_invalid": 12}
+
+
 def test_one_broken_class_leaves_the_previous_build(project: Path) -> None:
     built(project)
     before = (project / "build" / "fafo.lock").read_bytes()
