@@ -278,7 +278,7 @@ away, and back; comes back before its time."""
 
 TRANSIENT = (
     "reset", "lost", "closed", "hang", "drip", "busy", "full", "abort503", "error500", "aborted", "truncated",
-    "not_json", "counts", "prompt",
+    "not_json", "counts", "prompt", "strangers",
 )  # fmt: skip
 """Faults that say nothing about the item that meets them."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from attrs import frozen
 
@@ -155,6 +156,9 @@ class Unavailable(Exception):
     The message is for people; nothing is decided by its text.
     """
 
+    code: ClassVar[FailureCode] = FailureCode.ATTEMPTS_EXHAUSTED
+    """What an item fails as when each of its attempts ended so."""
+
     def __init__(self, message: str, *, broken: bool = False) -> None:
         """`broken` when the connection broke while the requests were under way, as when a server dies."""
         super().__init__(message)
@@ -163,6 +167,14 @@ class Unavailable(Exception):
 
 class Busy(Unavailable):
     """The engine lives, and takes no more requests at this moment."""
+
+
+class InvalidAnswer(Unavailable):
+    """What came can't be the answer: it has another form, contradicts itself or what was asked, or has ids
+    outside the vocabulary. That may be the server's fault, so another one may do better.
+    """
+
+    code = FailureCode.ANSWER_INVALID
 
 
 class Engine(ABC):
@@ -224,7 +236,8 @@ class Engine(ABC):
         longer than the context, or with an id outside the vocabulary, or with a parameter in
         `Capabilities.unable`, is `Rejected` and never reaches the model.
 
-        Raises `Unavailable` when the answers of this call are lost; then none of them counts. `Busy` is one.
+        Raises `Unavailable` when the answers of this call are lost; then none of them counts. `Busy` is one,
+        and so is `InvalidAnswer`: ids outside the vocabulary are never an `Answer`.
         May be cancelled; the engine stays usable.
         """
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fafo_build.project.declaration import FORMS
 from fafo_run.engines.base import Capabilities, Prefix, Rejected, Request
 from fafo_run.item import FailureCode, Ids
@@ -16,12 +18,12 @@ NO_TEXT = {
 """What an engine can't obey that knows ids and no text: `Capabilities.unable`."""
 
 
-def in_vocabulary(ids: Ids, vocab_size: int) -> bool:
+def in_vocabulary(ids: Sequence[int], vocab_size: int) -> bool:
     """Say whether all ids are from 0 to `vocab_size`, exclusive."""
     return not ids or (min(ids) >= 0 and max(ids) < vocab_size)
 
 
-def stranger(ids: Ids, vocab_size: int) -> str | None:
+def stranger(ids: Sequence[int], vocab_size: int) -> str | None:
     """Name the first id outside the vocabulary and its place, or return None."""
     if in_vocabulary(ids, vocab_size):
         return None

@@ -23,6 +23,7 @@ from fafo_run.engines.base import (
     Completion,
     Counters,
     Engine,
+    InvalidAnswer,
     Load,
     Prefix,
     Rejected,
@@ -35,7 +36,14 @@ from fafo_run.engines.sglang_client import Client, RefusedError, why
 from fafo_run.engines.sglang_info import capabilities, loads
 from fafo_run.engines.sglang_metrics import counters
 from fafo_run.engines.sglang_router import UNKNOWN, is_router, together, workers
-from fafo_run.engines.sglang_wire import Encoder, MalformedError, completion, error_message, reply
+from fafo_run.engines.sglang_wire import (
+    AbortedError,
+    Encoder,
+    MalformedError,
+    completed,
+    error_message,
+    reply,
+)
 from fafo_run.item import FailureCode
 
 LOOK = 5.0
@@ -147,13 +155,13 @@ class SglangEngine(Engine):
             body = await client.generate(
                 rid, lambda rid: self._encoder.warm(rid, prefix, self._routed(rank)), (count, 1)
             )
-            meta = reply(body, prompt_tokens=count, max_new_tokens=1).meta_info
+            meta = reply(body, prompt_tokens=count, max_new_tokens=1, vocab_size=limits.vocab_size).meta_info
         except RefusedError:
             return WarmUp(count, 0)
+        except AbortedError as error:
+            raise Unavailable(f"{client.url}: the warm-up was aborted: {error}") from error
         except MalformedError as error:
-            raise Unavailable(f"{client.url}: {error}") from error
-        if meta.finish_reason.type == "abort":
-            raise Unavailable(f"{client.url}: the warm-up was aborted: {meta.finish_reason.message}")
+            raise InvalidAnswer(f"{client.url}: {error}") from error
         self._check_weights(meta.weight_version)
         return WarmUp(count, meta.cached_tokens)
 
@@ -180,25 +188,16 @@ class SglangEngine(Engine):
                 rid, lambda rid: self._encoder.generate(rid, request, routed), (prompt, asked)
             )
             seconds = time.perf_counter() - clock
-            found = reply(body, prompt_tokens=prompt, max_new_tokens=asked)
+            found = reply(body, prompt_tokens=prompt, max_new_tokens=asked, vocab_size=limits.vocab_size)
         except RefusedError as error:
             return Rejected(request.identity, FailureCode.REJECTED, str(error), client.url)
+        except AbortedError as error:
+            raise Unavailable(f"{client.url}: the request was aborted: {error}") from error
         except MalformedError as error:
-            raise Unavailable(f"{client.url}: {error}") from error
-        reason = found.meta_info.finish_reason
-        if reason.type == "abort":
-            # Somebody at the server ended it; it says nothing about the request.
-            raise Unavailable(f"{client.url}: the request was aborted: {reason.message}")
+            raise InvalidAnswer(f"{client.url}: {error}") from error
         self._check_weights(found.meta_info.weight_version)
         client.silence.answered(prompt, len(found.output_ids), seconds)
-        return completion(
-            found,
-            request,
-            vocab_size=limits.vocab_size,
-            server=client.url,
-            started=started,
-            seconds=seconds,
-        )
+        return completed(found, request, server=client.url, started=started, seconds=seconds)
 
     def _started(self) -> tuple[Client, Capabilities]:
         if self._client is None or self._capabilities is None:

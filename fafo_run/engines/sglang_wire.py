@@ -6,14 +6,15 @@ The native route is meant, `POST /generate` with `input_ids`: token ids in, toke
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 
 import msgspec
 from attrs import evolve
 
 from fafo_build.project.declaration import Sampling
-from fafo_run.engines.base import Answer, Completion, Prefix, Rejected, Request
+from fafo_run.engines.base import Answer, Prefix, Request
 from fafo_run.engines.limits import same, stranger
-from fafo_run.item import FailureCode, FinishReason, Ids
+from fafo_run.item import FinishReason, Ids
 
 GREEDY_ONE = Sampling(max_new_tokens=1, temperature=0.0)
 """A warm-up computes the prompt; one token is the least that every version of the server takes."""
@@ -23,6 +24,8 @@ _MESSAGE_LENGTH = 500
 
 _PARAMETERS = 1024
 """Sets of parameters that are kept as JSON: each class has one."""
+
+_ABORT = "abort"
 
 _WHERE_SET = {
     "frequency_penalty": 0.0,
@@ -42,6 +45,10 @@ class MalformedError(Exception):
 
 class OtherPromptError(MalformedError):
     """The server computed another number of prompt tokens than it was sent."""
+
+
+class AbortedError(Exception):
+    """Somebody at the server ended the request, which says nothing about it."""
 
 
 class _FinishReason(msgspec.Struct):
@@ -64,6 +71,19 @@ class _Reply(msgspec.Struct):
 
 
 _reply = msgspec.json.Decoder(_Reply)
+
+
+class _EndedMeta(msgspec.Struct):
+    finish_reason: _FinishReason
+
+
+class _Ended(msgspec.Struct):
+    """All that is sure to be said of a request that was aborted while it waited: nothing was counted."""
+
+    meta_info: _EndedMeta
+
+
+_ended = msgspec.json.Decoder(_Ended)
 
 
 class Encoder:
@@ -147,17 +167,20 @@ def _numbers(ids: Ids) -> bytes:
     return msgspec.json.encode(ids)[1:-1]
 
 
-def reply(body: bytes, *, prompt_tokens: int, max_new_tokens: int) -> _Reply:
-    """Read the answer to a prompt of `prompt_tokens` tokens, and check that it agrees with itself and with
-    what was asked.
+def reply(body: bytes, *, prompt_tokens: int, max_new_tokens: int, vocab_size: int) -> _Reply:
+    """Read the answer to a prompt of `prompt_tokens` tokens, and check that it agrees with itself, with what
+    was asked, and with the vocabulary.
 
-    Raises `MalformedError`.
+    Raises `MalformedError`, and `AbortedError` where there is nothing to check.
     """
     try:
         found = _reply.decode(body)
     except msgspec.MsgspecError as error:
+        _check_ended(body)
         raise MalformedError(f"the answer isn't what /generate gives: {error}") from error
     meta = found.meta_info
+    if meta.finish_reason.type == _ABORT:
+        raise AbortedError(meta.finish_reason.message)
     if len(found.output_ids) != meta.completion_tokens:
         raise MalformedError(f"{len(found.output_ids)} output ids, but {meta.completion_tokens} were counted")
     if len(found.output_ids) > max_new_tokens:
@@ -166,18 +189,22 @@ def reply(body: bytes, *, prompt_tokens: int, max_new_tokens: int) -> _Reply:
         raise OtherPromptError(f"{prompt_tokens} prompt tokens were sent, {meta.prompt_tokens} were computed")
     if not 0 <= meta.cached_tokens <= prompt_tokens:
         raise MalformedError(f"{meta.cached_tokens} of {prompt_tokens} prompt tokens from the cache")
+    if (message := stranger(found.output_ids, vocab_size)) is not None:
+        raise MalformedError(f"in the answer: {message}")
     return found
 
 
-def completion(
-    found: _Reply, request: Request, *, vocab_size: int, server: str, started: float, seconds: float
-) -> Completion:
-    """Turn a checked answer, that isn't an abort, into what the engine's contract promises."""
+def _check_ended(body: bytes) -> None:
+    """Raise `AbortedError` when what isn't an answer says that the request was aborted."""
+    with suppress(msgspec.MsgspecError):
+        reason = _ended.decode(body).meta_info.finish_reason
+        if reason.type == _ABORT:
+            raise AbortedError(reason.message)
+
+
+def completed(found: _Reply, request: Request, *, server: str, started: float, seconds: float) -> Answer:
+    """Turn a checked answer into what the engine's contract promises."""
     ids = tuple(found.output_ids)
-    message = stranger(ids, vocab_size)
-    if message is not None:
-        code = FailureCode.TOKEN_OUT_OF_VOCABULARY
-        return Rejected(request.identity, code, f"in the answer: {message}", server)
     matched = found.meta_info.finish_reason.matched
     reason = FinishReason(
         found.meta_info.finish_reason.type, matched if isinstance(matched, int | str) else None

@@ -21,6 +21,7 @@ from fafo_run.run.flights import Flight, Flights
 from fafo_run.run.heartbeat import Heartbeat
 from fafo_run.run.pool import Pool
 from fafo_run.run.rank import Rank
+from fafo_run.run.records import Lost
 from fafo_run.run.server import Server
 from fafo_run.run.state import RunState
 from fafo_run.run.view import View
@@ -30,7 +31,7 @@ _IDLE = 0.02
 """Seconds between two looks into an empty queue."""
 _LOOK = 0.5
 """Seconds after which a feeder whose server has no room looks again all the same."""
-_DIED = "the server died with it aboard, and with no other that was aboard at earlier deaths"
+_DIED = Lost("the server died with it aboard, and with no other that was aboard at earlier deaths")
 
 
 class Dispatcher:
@@ -63,8 +64,8 @@ class Dispatcher:
         self._crash: BaseException | None = None
         self._ending = asyncio.Event()
         """Set when nothing is to be claimed any more: all is done, the run is to stop, or a feeder failed."""
-        self._reasons: dict[bytes, list[str]] = {}
-        """Of items that are tried again: why each attempt of this run brought no answer."""
+        self._histories: dict[bytes, list[Lost]] = {}
+        """Of items that are tried again: the attempts of this run."""
         self._tried: dict[bytes, Server] = {}
         """Of the same items: where the last attempt was."""
 
@@ -261,13 +262,13 @@ class Dispatcher:
             for claim in flight.claims:
                 # Whose connection broke may have been aboard with one that kills what is behind the URL.
                 if not error.broken or self._flights.broke(claim):
-                    self._try_again(claim, rank.server, str(error))
+                    self._try_again(claim, rank.server, Lost(str(error), error.code))
 
-    def _try_again(self, claim: Claim, server: Server, reason: str) -> None:
+    def _try_again(self, claim: Claim, server: Server, lost: Lost) -> None:
         """Count an attempt: the item waits anew, or has failed when there are no attempts left."""
         attempts = claim.item.attempts + 1
-        history = self._reasons.setdefault(claim.item.identity, [])
-        history.append(reason)
+        history = self._histories.setdefault(claim.item.identity, [])
+        history.append(lost)
         self._tried[claim.item.identity] = server
         if attempts >= self._attempts:
             self._end(claim, self._work.exhausted(claim, server.capabilities, history, attempts))
@@ -292,7 +293,7 @@ class Dispatcher:
     def _end(self, claim: Claim, record: Record) -> None:
         self._heartbeat.end([claim])
         self._completer.record(record, claim)
-        self._reasons.pop(claim.item.identity, None)
+        self._histories.pop(claim.item.identity, None)
         self._tried.pop(claim.item.identity, None)
         self._flights.done(claim)
 

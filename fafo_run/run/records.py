@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from itertools import groupby
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from fafo_run.engines.base import Answer, Capabilities, Rejected
 from fafo_run.item import (
@@ -70,15 +70,27 @@ def rejected(claim: Claim, rejection: Rejected, shared: Provenance) -> Record:
     return _of_claim(claim, shared, outcome, rejection.server, time.time(), 0.0)
 
 
-def exhausted(claim: Claim, shared: Provenance, history: Sequence[str], attempts: int) -> Record:
-    """Return the record of an item that so many attempts brought no answer for; outages aren't among them.
+@frozen
+class Lost:
+    """An attempt that brought no output."""
 
-    `history` is why, the last attempt last; those of earlier runs aren't in it.
+    reason: str
+    code: FailureCode = FailureCode.ATTEMPTS_EXHAUSTED
+    """What the item fails as when all of its attempts were lost so."""
+
+
+def exhausted(claim: Claim, shared: Provenance, history: Sequence[Lost], attempts: int) -> Record:
+    """Return the record of an item that so many attempts brought no output for; outages aren't among them.
+
+    `history` has them, the last one last, but for those of earlier runs.
     """
+    codes = {lost.code for lost in history}
+    code = codes.pop() if len(codes) == 1 else FailureCode.ATTEMPTS_EXHAUSTED
     earlier = attempts - len(history)
     before = f"{earlier} in an earlier run; " if earlier > 0 else ""
-    message = f"no answer after {attempts} attempts: {before}{_told(history)}"
-    return _failed(claim, shared, Failure(FailureCode.ATTEMPTS_EXHAUSTED, Stage.ENGINE, message))
+    what = "valid answer" if code is FailureCode.ANSWER_INVALID else "answer"
+    message = f"no {what} after {attempts} attempts: {before}{_told([lost.reason for lost in history])}"
+    return _failed(claim, shared, Failure(code, Stage.ENGINE, message))
 
 
 def unsendable(claim: Claim, shared: Provenance, failure: Failure) -> Record:

@@ -52,8 +52,10 @@ class Work:
             return records.answered(claim, completion, shared, self.ceiling(claim, server))
         return records.rejected(claim, completion, shared)
 
-    def exhausted(self, claim: Claim, server: Capabilities, history: Sequence[str], attempts: int) -> Record:
-        """Return the record of an item that so many attempts brought no answer for: `history` says why."""
+    def exhausted(
+        self, claim: Claim, server: Capabilities, history: Sequence[records.Lost], attempts: int
+    ) -> Record:
+        """Return the record of an item that so many attempts brought no output for: `history` says why."""
         return records.exhausted(claim, self._shared(claim, server), history, attempts)
 
     def _class_of(self, claim: Claim) -> ClassView:

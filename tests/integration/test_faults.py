@@ -64,7 +64,7 @@ def project(tmp_path: Path, servers: list[Faulty], expected: Outputs) -> Path:
 @pytest.mark.parametrize(
     "fault",
     ["reset", "lost", "closed", "busy", "full", "abort503", "error500", "aborted", "truncated", "not_json",
-     "counts", "prompt"],
+     "counts", "prompt", "strangers"],
 )  # fmt: skip
 def test_a_passing_fault_costs_no_item(
     project: Path, servers: list[Faulty], expected: Outputs, fault: str
@@ -93,15 +93,26 @@ def test_an_item_that_is_refused_fails_once_and_alone(
     assert sum(asked(records).values()) == ITEMS
 
 
-def test_ids_that_no_model_has_fail_the_item_and_are_not_recorded(
-    project: Path, servers: list[Faulty], expected: Outputs
+@pytest.mark.parametrize("fault", ["strangers", "counts", "prompt", "not_json"])
+def test_an_item_whose_answers_are_none_is_tried_as_often_as_it_may_be_and_fails(
+    project: Path, servers: list[Faulty], expected: Outputs, fault: str
 ) -> None:
     bad = sorted(expected)[7]
     for server in servers:
-        server.on("strangers", identities=[bad])
+        server.on(fault, identities=[bad])
     ended = run_here(project)
-    records = prove(ended.recorded, expected, servers, {bad: "token_out_of_vocabulary"})
-    assert asked(records)[bad] <= ATTEMPTS
+    records = prove(ended.recorded, expected, servers, {bad: "answer_invalid"})
+    assert asked(records)[bad] == ATTEMPTS
+    assert all(bad in record.asked for record in records), "the other server might have done better"
+
+
+def test_a_server_whose_answers_are_none_makes_no_failure(
+    project: Path, servers: list[Faulty], expected: Outputs
+) -> None:
+    servers[0].on("strangers")
+    ended = run_here(project)
+    prove(ended.recorded, expected, servers)
+    assert set(ended.recorded.servers.values()) == {servers[1].url}
 
 
 @pytest.mark.parametrize("fault", ["hang", "drip"])

@@ -16,10 +16,19 @@ from attrs import evolve
 from fafo_build.errors import EngineError
 from fafo_build.project import declaration
 from fafo_build.project.declaration import Sampling
-from fafo_run.engines.base import Answer, Completion, Prefix, Rejected, Request, Unavailable, WarmUp
+from fafo_run.engines.base import (
+    Answer,
+    Completion,
+    InvalidAnswer,
+    Prefix,
+    Rejected,
+    Request,
+    Unavailable,
+    WarmUp,
+)
 from fafo_run.engines.sglang import SglangEngine, server_urls
 from fafo_run.engines.sglang_info import capabilities
-from fafo_run.engines.sglang_wire import Encoder, MalformedError, error_message, reply
+from fafo_run.engines.sglang_wire import AbortedError, Encoder, MalformedError, error_message, reply
 from fafo_run.item import FailureCode, FinishReason
 from tests.fake_sglang import FakeSglang, hang_up, refuse
 
@@ -161,7 +170,7 @@ def answer(**meta: Any) -> dict[str, Any]:
 
 
 def test_reads_an_answer() -> None:
-    found = reply(json.dumps(answer()).encode(), prompt_tokens=6, max_new_tokens=2)
+    found = reply(json.dumps(answer()).encode(), prompt_tokens=6, max_new_tokens=2, vocab_size=1000)
     assert (found.output_ids, found.meta_info.cached_tokens) == ([5, 6], 4)
 
 
@@ -181,12 +190,24 @@ def test_reads_an_answer() -> None:
         json.dumps(answer(cached_tokens=None)).encode(),
         json.dumps(answer(finish_reason="length")).encode(),
         json.dumps(answer() | {"output_ids": ["a", "b"]}).encode(),
+        json.dumps(answer() | {"output_ids": [5, 1000]}).encode(),
+        json.dumps(answer() | {"output_ids": [-1, 5]}).encode(),
         b"\xff\xfe",
     ],
 )
 def test_an_answer_that_is_not_one_or_contradicts_itself(body: bytes) -> None:
     with pytest.raises(MalformedError):
-        reply(body, prompt_tokens=6, max_new_tokens=2)
+        reply(body, prompt_tokens=6, max_new_tokens=2, vocab_size=1000)
+
+
+@pytest.mark.parametrize("meta", [{"prompt_tokens": 6, "completion_tokens": 9, "cached_tokens": 0}, {}])
+def test_an_answer_that_was_aborted_is_another_thing_than_a_bad_one(meta: dict[str, Any]) -> None:
+    said = {"finish_reason": {"type": "abort", "message": "Abort in waiting queue"}, **meta}
+    with pytest.raises(AbortedError, match="in waiting queue"):
+        reply(
+            json.dumps({"output_ids": [], "meta_info": said}).encode(),
+            prompt_tokens=6, max_new_tokens=2, vocab_size=1000,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -467,15 +488,17 @@ def test_a_kept_connection_whose_server_has_died_is_broken() -> None:
     run(main())
 
 
-def test_an_answer_outside_the_vocabulary_is_rejected() -> None:
+def test_an_answer_outside_the_vocabulary_is_none() -> None:
     async def main() -> None:
         async with FakeSglang() as server:
             it = await started(server)
             server.fault = response(200, answer() | {"output_ids": [5, 1000]})
-            got = await generate(it)
-            assert isinstance(got, Rejected)
-            assert got.code is FailureCode.TOKEN_OUT_OF_VOCABULARY
-            assert "1000" in got.message
+            with pytest.raises(InvalidAnswer, match="token 1000 at place 1"):
+                await generate(it)
+            one = {"prompt_tokens": 4, "completion_tokens": 1}
+            server.fault = response(200, answer(**one) | {"output_ids": [1000]})
+            with pytest.raises(InvalidAnswer, match="token 1000 at place 0"):
+                await it.warm(PREFIX)
 
     run(main())
 
