@@ -39,10 +39,11 @@ class Assembler:
         self._artifact = artifact
         self._encoder = encoder
         texts = pairwise(span.text for span in artifact.spans)
-        contexts = [
+        self.contexts = tuple(
             encoder.context(*pair, lead=0 if number else artifact.lead) for number, pair in enumerate(texts)
-        ]
-        self._steps = list(zip(artifact.slots, contexts, artifact.spans[1:], strict=True))
+        )
+        """Per slot, what stands beside its text."""
+        self._steps = list(zip(artifact.slots, self.contexts, artifact.spans[1:], strict=True))
 
     def suffix(self, holes: Sequence[Marked]) -> tuple[tuple[int, ...], Bounds]:
         """Return the ids after the prefix, and where those of each slot are."""
@@ -61,6 +62,10 @@ class Assembler:
                 bounds.append((begin, len(ids)))
                 ids += span.ids
         return [(tuple(ids), tuple(bounds)) for ids, bounds in found]
+
+    def slot_ids(self, number: int, text: Marked) -> list[int]:
+        """Return the ids of slot `number` with that text."""
+        return self._encoder.mixed(text.text, text.special, self.contexts[number])
 
     def whole(self, holes: Sequence[Marked]) -> Marked:
         """Return the conversation as the chat template renders it; the spans may hold control tokens."""

@@ -92,26 +92,37 @@ class Chat(Form):
         """Return the conversation as text, ready for the answer. Raises `BakeError` when the template
         refuses it.
         """
-        rendered = str(self._apply(turns, tokenize=False))
-        address = _ADDRESS.search(rendered)
-        if address and not any(address.group() in text for text in self._given(turns)):
-            raise self.error(
-                f"the chat template writes a place in memory,{address.group()}, which is another each time",
-                "use another chat template: model.chat_template",
-            )
+        (rendered,) = self.render_each([turns])
+        return rendered
+
+    def render_each(self, conversations: Sequence[Sequence[Turn]]) -> list[str]:
+        """Do as `render` does, in one call: calling transformers takes longer than most templates do."""
+        rendered = [str(text) for text in self._apply(list(map(_messages, conversations)), tokenize=False)]
+        for turns, text in zip(conversations, rendered, strict=True):
+            self._check_repeatable(turns, text)
         return rendered
 
     def ids(self, turns: Sequence[Turn]) -> list[int]:
         """Return the ids of the conversation, as `apply_chat_template` gives them. Raises `BakeError` as
         `render`.
         """
-        return list(self._apply(turns, tokenize=True))
+        return list(self._apply(_messages(turns), tokenize=True))
 
-    def _apply(self, turns: Sequence[Turn], *, tokenize: bool) -> Any:
-        messages: list[Any] = [{"role": turn.role, "content": turn.content} for turn in turns]
+    def _check_repeatable(self, turns: Sequence[Turn], rendered: str) -> None:
+        if " at 0x" not in rendered:
+            return
+        address = _ADDRESS.search(rendered)
+        if address and not any(address.group() in text for text in self._given(turns)):
+            raise self.error(
+                f"the chat template writes a place in memory,{address.group()}, which is another each time",
+                "use another chat template: model.chat_template",
+            )
+
+    def _apply(self, conversation: list[Any], *, tokenize: bool) -> Any:
+        """Call `apply_chat_template` with the messages of one conversation, or of several."""
         try:
             return self.own.tokenizer.apply_chat_template(
-                messages,
+                conversation,
                 chat_template=self._clock + self._template,
                 tokenize=tokenize,
                 add_generation_prompt=not self._prefill,
@@ -148,6 +159,10 @@ class Chat(Form):
         yield from (turn.content for turn in turns)
         yield from _texts(self._kwargs)
         yield self._template
+
+
+def _messages(turns: Sequence[Turn]) -> list[dict[str, Any]]:
+    return [{"role": turn.role, "content": turn.content} for turn in turns]
 
 
 def _clock(date: datetime.date | None, formats: Iterator[str]) -> str:

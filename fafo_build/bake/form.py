@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from attrs import frozen
+from attrs import field, frozen
 
 from fafo_build.bake.canonical import canonical
+from fafo_build.bake.windows import Around, Filling
 from fafo_build.errors import BakeError, Problem
 from fafo_build.tokens.encoder import TextEncoder
 
@@ -34,6 +35,8 @@ class OwnTokenizer:
     """A model's tokenizer as transformers loads it, and what is made of it once for all classes."""
 
     tokenizer: PreTrainedTokenizerFast
+    shown: dict[Around, set[Filling]] = field(factory=dict, repr=False, eq=False)
+    """What the proof has found to be right around slots: classes that say the same there share it."""
 
     @cached_property
     def json(self) -> bytes:
@@ -85,6 +88,10 @@ class Form(ABC):
     @abstractmethod
     def render(self, turns: Sequence[Turn]) -> str:
         """Return the text, ready for the answer. Raises `BakeError` when the form refuses the messages."""
+
+    def render_each(self, conversations: Sequence[Sequence[Turn]]) -> Sequence[str]:
+        """Return what `render` gives for each. Raises `BakeError` when the form refuses one of them."""
+        return [self.render(turns) for turns in conversations]
 
     @abstractmethod
     def ids(self, turns: Sequence[Turn]) -> list[int]:

@@ -23,6 +23,9 @@ from fafo_build.tokens.encoder import TextEncoder
 _FILLER = "some text"
 """What stands in the other holes while one is probed."""
 
+_TOGETHER = 64
+"""Cases of which the conversations are in memory at once."""
+
 
 @frozen
 class _Case:
@@ -47,8 +50,8 @@ def prove(artifact: Artifact, encoder: TextEncoder, talk: Conversation, form: Fo
     cases = list(_cases(holes, control, (*form.words, *_said(talk))))
     if talk.opts_in:
         cases += (_Case((text,) * holes, True) for text in control_probes(control))
-    for case in cases:
-        proof.check(case)
+    for begin in range(0, len(cases), _TOGETHER):
+        proof.check(cases[begin : begin + _TOGETHER])
     # Last, since what differs is plainer to see with a probe of one kind.
     proof.check_whole(_Case((HOSTILE,) * holes, False))
     return len(cases) + 2
@@ -89,10 +92,15 @@ class _Proof:
         self._form = form
         self._judge = form.own.judge
         self._windows = list(windows(artifact, form.own.judge))
+        self._shown = [
+            form.own.shown.setdefault((encoder, context, window), set())
+            for context, window in zip(self._assembler.contexts, self._windows, strict=True)
+        ]
+        """Per slot, the fillings with which its ids are right."""
 
     def check_whole(self, case: _Case) -> None:
         """Compare all ids with those of `apply_chat_template`, after what `check` compares."""
-        self.check(case)
+        self.check([case])
         got = [*self._artifact.prefix, *self._assembler.suffix(self._holes(case))[0]]
         want = self._form.ids(self._turns(case))
         if got != want:
@@ -102,26 +110,40 @@ class _Proof:
             slot = next((slot for slot, end in enumerate(ends) if at <= end), len(bounds) - 1)
             raise self._failure(case, f"token {at} is " + _difference(self._judge, at, got, want), slot)
 
-    def check(self, case: _Case) -> None:
+    def check(self, cases: Sequence[_Case]) -> None:
         """Compare the whole text with what the chat template shows, and the ids around each slot."""
-        holes = self._holes(case)
-        whole = self._assembler.whole(holes).text
+        rendered = iter(self._rendered(cases))
+        for case in cases:
+            holes = self._holes(case)
+            whole, shown = self._assembler.whole(holes).text, next(rendered)
+            if whole != shown:
+                raise self._failure(case, "the chat template changes the text: " + _first_text(whole, shown))
+            for number, text in enumerate(self._assembler.slot_texts(holes)):
+                if (text, case.opted_in) not in self._shown[number]:
+                    self._check_slot(case, number, text)
+                    self._shown[number].add((text, case.opted_in))
+
+    def _check_slot(self, case: _Case, number: int, text: Marked) -> None:
+        window, slot = self._windows[number], self._assembler.slot_ids(number, text)
+        if not case.opted_in and self._judge.count_control(slot):
+            raise self._failure(case, "text of the item becomes a control token", number)
+        got, want = window.got(slot), window.expected(self._judge, text)
+        if got != want:
+            at = _first_difference(got, want)
+            raise self._failure(case, "a token is " + _difference(self._judge, at, got, want), number)
+
+    def _rendered(self, cases: Sequence[_Case]) -> Iterable[str]:
         try:
-            rendered = self._form.render(self._turns(case))
+            return self._form.render_each([self._turns(case) for case in cases])
+        except BakeError:
+            # One of them is refused. One by one it is seen which, and whether another is wrong before it.
+            return map(self._render, cases)
+
+    def _render(self, case: _Case) -> str:
+        try:
+            return self._form.render(self._turns(case))
         except BakeError as error:
             raise self._failure(case, error.problems[0].message) from error
-        if whole != rendered:
-            raise self._failure(case, "the chat template changes the text: " + _first_text(whole, rendered))
-        suffix, bounds = self._assembler.suffix(holes)
-        slots = zip(self._windows, self._assembler.slot_texts(holes), bounds, strict=True)
-        for number, (window, text, (begin, end)) in enumerate(slots):
-            slot = suffix[begin:end]
-            if not case.opted_in and self._judge.count_control(slot):
-                raise self._failure(case, "text of the item becomes a control token", number)
-            got, want = window.got(slot), window.expected(self._judge, text)
-            if got != want:
-                at = _first_difference(got, want)
-                raise self._failure(case, "a token is " + _difference(self._judge, at, got, want), number)
 
     def _turns(self, case: _Case) -> list[Turn]:
         return self._talk.turns(dict(zip(self._talk.open, case.texts, strict=True)))

@@ -21,6 +21,10 @@ _REACH = 400
 """Characters of constant text on either side."""
 
 
+Filling = tuple[Marked, bool]
+"""The text of a slot, and whether control tokens in an item's part of it are meant."""
+
+
 @frozen
 class Window:
     """The constant texts beside one slot, and the ids that the artifact has for them."""
@@ -46,6 +50,12 @@ class Window:
         return [*self.ids_before, *slot, *self.ids_after]
 
 
+Around = tuple[TextEncoder, Context, Window]
+"""All that decides whether the ids around a slot are right, but for its filling: the encoder that is under
+proof, what it is told of the texts beside the slot, and their ids.
+"""
+
+
 def windows(artifact: Artifact, judge: TextEncoder) -> Iterator[Window]:
     """Yield the window of each slot."""
     spans = artifact.spans
@@ -60,26 +70,36 @@ def _end(judge: TextEncoder, span: Span, place: Place, lead: int) -> tuple[str, 
     """Return the last part of a span that can be encoded by itself: from a control token on, if one is
     near.
     """
-    far = max(0, len(span.text) - _REACH)
-    controls = [control.begin for control in judge.controls(span.text) if control.begin >= max(far, lead)]
-    cuts = [far + cut for cut in cuts_of(judge, span.text[far:], Place.INSIDE)] if far else []
-    starts = [(at, Place.AFTER) for at in controls] + [(at, Place.INSIDE) for at in cuts]
-    for begin, found in starts:
+    for begin, found in _starts(judge, span.text, lead):
         ids = tuple(judge.constant(span.text[begin:], found))
         if span.ids[-len(ids) :] == ids:
             return span.text[begin:], found, ids
     return span.text, place, span.ids
 
 
+def _starts(judge: TextEncoder, text: str, lead: int) -> Iterator[tuple[int, Place]]:
+    far = max(0, len(text) - _REACH)
+    for control in judge.controls(text):
+        if control.begin >= max(far, lead):
+            yield control.begin, Place.AFTER
+    if far:
+        yield from ((far + cut, Place.INSIDE) for cut in cuts_of(judge, text[far:], Place.INSIDE))
+
+
 def _beginning(judge: TextEncoder, span: Span) -> tuple[str, tuple[int, ...]]:
     """Return the first part of a span that can be encoded by itself: up to a control token, if one is
     near.
     """
-    if len(span.text) > _REACH:
-        cuts = cuts_of(judge, span.text[:_REACH], Place.INSIDE)
-        ends = [control.end for control in judge.controls(span.text) if control.end <= _REACH]
-        for end in (*reversed(ends), *reversed(cuts)):
-            ids = tuple(judge.constant(span.text[:end], Place.INSIDE))
-            if span.ids[: len(ids)] == ids:
-                return span.text[:end], ids
+    for end in _ends(judge, span.text):
+        ids = tuple(judge.constant(span.text[:end], Place.INSIDE))
+        if span.ids[: len(ids)] == ids:
+            return span.text[:end], ids
     return span.text, span.ids
+
+
+def _ends(judge: TextEncoder, text: str) -> Iterator[int]:
+    if len(text) > _REACH:
+        for control in reversed(judge.controls(text)):
+            if control.end <= _REACH:
+                yield control.end
+        yield from reversed(cuts_of(judge, text[:_REACH], Place.INSIDE))

@@ -57,7 +57,7 @@ class Marks:
         number = str(secrets.randbelow(10**_DIGITS)).zfill(_DIGITS)
         self._open = f"\ue000{number}\ue001"
         self._close = f"\ue000{number}\ue002"
-        self._any = re.compile(f"\ue000{number}(\ue001|\ue002)")
+        self._any = f"\ue000{number}(\ue001|\ue002)"
         self._torn = number[: _DIGITS // 2], number[_DIGITS // 2 :]
 
     def hole(self, value: Any, special_tokens: bool = False) -> str:
@@ -75,7 +75,7 @@ class Marks:
         """
         if self._torn[0] not in rendered and self._torn[1] not in rendered:
             return Marked(rendered)
-        pieces = self._any.split(rendered)
+        pieces = re.split(self._any, rendered)
         text, regions, begin = pieces[0], [], None
         for mark, piece in zip(pieces[1::2], pieces[2::2], strict=True):
             if (mark == "\ue001") == (begin is not None):

@@ -11,6 +11,8 @@ from __future__ import annotations
 import string
 import unicodedata
 
+from tokenizers import Encoding
+
 from fafo_build.tokens.encoder import Place, TextEncoder
 
 _NEIGHBOURS = (
@@ -56,9 +58,10 @@ def end_of_span(encoder: TextEncoder, text: str, place: Place = Place.START, lea
     controls = encoder.controls(text)
     start = controls[-1].end if controls else 0
     tail, place = text[start:], Place.AFTER if start > lead else place
-    cuts = cuts_of(encoder, tail, place)
+    pieces = encoder.pieces(tail, place)
+    ids, cuts = pieces.ids, _cuts(encoder, tail, pieces)
     for number in reversed(range(len(cuts))):
-        begin = _settled(encoder, tail, cuts[number - _WINDOW], place) if number >= _WINDOW else 0
+        begin = _settled(encoder, tail, cuts[number - _WINDOW], place, ids) if number >= _WINDOW else 0
         seen = Place.INSIDE if begin else place
         if _shields(encoder, tail[cuts[number] :]) and _holds_before(
             encoder, tail[begin:], cuts[number] - begin, seen
@@ -74,10 +77,11 @@ def start_of_span(encoder: TextEncoder, text: str) -> int:
     controls = encoder.controls(text)
     if controls:
         return controls[0].begin
-    cuts = cuts_of(encoder, text, Place.INSIDE)
+    pieces = encoder.pieces(text, Place.INSIDE)
+    ids, cuts = pieces.ids, _cuts(encoder, text, pieces)
     for number, cut in enumerate(cuts):
         far = number + _WINDOW
-        end = _settled(encoder, text, cuts[far], Place.INSIDE) if far < len(cuts) else 0
+        end = _settled(encoder, text, cuts[far], Place.INSIDE, ids) if far < len(cuts) else 0
         if _shields(encoder, text[:cut]) and _holds_after(encoder, text[: end or len(text)], cut):
             return cut
     return len(text)
@@ -85,21 +89,26 @@ def start_of_span(encoder: TextEncoder, text: str) -> int:
 
 def cuts_of(encoder: TextEncoder, text: str, place: Place) -> list[int]:
     """Return the places between two tokens of `text`, in characters, rising, that may be cuts."""
-    pieces = encoder.pieces(text, place)
+    return _cuts(encoder, text, encoder.pieces(text, place))
+
+
+def _cuts(encoder: TextEncoder, text: str, pieces: Encoding) -> list[int]:
+    # Each of these is made anew whenever it is asked for.
+    ids, offsets, words, tokens = pieces.ids, pieces.offsets, pieces.word_ids, pieces.tokens
     found = []
-    for at in range(1, len(pieces.ids)):
-        cut = pieces.offsets[at][0]
-        if not pieces.offsets[at - 1][1] <= cut < len(text) or cut == 0:
+    for at in range(1, len(ids)):
+        cut = offsets[at][0]
+        if not offsets[at - 1][1] <= cut < len(text) or cut == 0:
             continue
         # A mark belongs to the character before it, and a normalizer may make one of both.
         if unicodedata.category(text[cut])[0] == "M":
             continue
-        if pieces.word_ids[at - 1] != pieces.word_ids[at]:
+        if words[at - 1] != words[at]:
             found.append(cut)
             continue
         # Some tokenizers make one unknown token of several.
-        unknown = pieces.ids[at - 1] == pieces.ids[at] == encoder.unknown_id
-        if not unknown and not encoder.may_join(pieces.tokens[at - 1], pieces.tokens[at]):
+        unknown = ids[at - 1] == ids[at] == encoder.unknown_id
+        if not unknown and not encoder.may_join(tokens[at - 1], tokens[at]):
             found.append(cut)
     return found
 
@@ -111,10 +120,10 @@ def _shields(encoder: TextEncoder, glue: str) -> bool:
     return not encoder.eats_space or bool(glue.strip())
 
 
-def _settled(encoder: TextEncoder, text: str, cut: int, place: Place) -> int:
+def _settled(encoder: TextEncoder, text: str, cut: int, place: Place, ids: list[int]) -> int:
     """Return `cut` if encoding both sides of it by themselves gives the ids of the text, else 0."""
     apart = encoder.plain(text[:cut], place) + encoder.plain(text[cut:], Place.INSIDE)
-    return cut if apart == encoder.plain(text, place) else 0
+    return cut if apart == ids else 0
 
 
 def _holds_before(encoder: TextEncoder, text: str, cut: int, place: Place) -> bool:

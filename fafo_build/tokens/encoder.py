@@ -78,7 +78,7 @@ class TextEncoder:
     def __init__(self, tokenizer_json: str | bytes) -> None:
         text = tokenizer_json if isinstance(tokenizer_json, str) else tokenizer_json.decode("utf-8")
         self._content = json.loads(text)
-        self._canonical = _tokenizer(text)
+        self._text = text
         self._tokens = {
             token["content"]: token for token in self._content["added_tokens"] if is_control(token)
         }
@@ -95,6 +95,10 @@ class TextEncoder:
         """The control tokens that are looked for in what normalizing makes of a text."""
         longest_first = sorted(self.control, key=lambda token: (-len(token), token))
         self._find = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+    @cached_property
+    def _canonical(self) -> Tokenizer:
+        return _tokenizer(self._text)
 
     @cached_property
     def _bare(self) -> dict[str, Any]:
@@ -124,7 +128,9 @@ class TextEncoder:
 
     def plain(self, text: str, place: Place = Place.AFTER) -> list[int]:
         """Return the ids of `text`, in which nothing is a control token."""
-        ids: list[int] = self.pieces(text, place).ids
+        # As in `mixed_each`, so that what a build proves is what a run does.
+        (encoding,) = self._at(place).encode_batch_fast([text], add_special_tokens=False)
+        ids: list[int] = encoding.ids
         return ids
 
     def canonical(self, text: str) -> list[int]:
@@ -182,7 +188,7 @@ class TextEncoder:
 
     def count_control(self, ids: Iterable[int]) -> int:
         """Return how many of the ids are those of control tokens."""
-        return sum(number in self.control_ids for number in ids)
+        return sum(map(self.control_ids.__contains__, ids))
 
     def _controls(self, text: str, special: Iterable[tuple[int, int]]) -> Iterator[Control]:
         for begin, end in special:
@@ -233,7 +239,14 @@ class TextEncoder:
             return True
         # A byte stands for a character that no token has.
         ends = not _BYTE.fullmatch(left) and not _BYTE.fullmatch(right)
-        return ends and left[-1:] + right[:1] in self._spelled
+        pair = left[-1:] + right[:1]
+        if ends and pair not in self._joined:
+            self._joined[pair] = pair in self._spelled
+        return ends and self._joined[pair]
+
+    @cached_property
+    def _joined(self) -> dict[str, bool]:
+        return {}
 
     @cached_property
     def _spelled(self) -> str:

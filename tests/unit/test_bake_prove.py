@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from fafo_build.bake.conversation import Conversation
 from fafo_build.bake.prove import prove
 from fafo_build.errors import BakeError
 from fafo_build.render.trace import Trace
-from fafo_build.tokens.encoder import Place, TextEncoder
+from fafo_build.tokens.encoder import Context, Place, TextEncoder
 
 TALK = Conversation(
     name="exam",
@@ -25,6 +26,7 @@ TALK = Conversation(
     templates=("#message[0]", "#message[1]", "#message[2]"),
     opts_in=True,
 )
+_BESIDE_CONTROL = Context()
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +46,57 @@ def failing(artifact: Artifact, encoder: TextEncoder | None = None, form: Chat |
 
 def test_what_is_right_is_proven(artifact: Artifact) -> None:
     assert prove(artifact, smollm2().encoder, TALK, chat()) > 200
+
+
+def test_what_was_shown_around_a_slot_is_not_shown_again(tmp_path: Path) -> None:
+    class Counting(TextEncoder):
+        asked = 0
+
+        def mixed(
+            self, text: str, special: Iterable[tuple[int, int]], context: Context = _BESIDE_CONTROL
+        ) -> list[int]:
+            self.asked += 1
+            return super().mixed(text, special, context)
+
+    def proven(root: Path, constant: str) -> int:
+        user = ("user", "Fact: {{ item.text }}"), ("user", "{{ item.text }}")
+        talk = evolve(TALK, traces=(Trace(constant, False), *TALK.traces[1:]))
+        encoder.asked = 0
+        prove(bake(root, ("system", constant), *user), encoder, talk, chat())
+        return encoder.asked
+
+    encoder = Counting(smollm2().tokenizer_json)
+    assert proven(tmp_path / "one", "One constant. " * 50) > 200
+    # What remains is the other constant text as a probe, and the prompts that are compared whole.
+    assert 0 < proven(tmp_path / "other", "Another constant. " * 50) < 20
+
+
+def test_what_was_shown_of_one_encoder_is_not_believed_of_another(artifact: Artifact) -> None:
+    class Careless(TextEncoder):
+        def mixed(
+            self, text: str, special: Iterable[tuple[int, int]], context: Context = _BESIDE_CONTROL
+        ) -> list[int]:
+            ids = super().mixed(text, special, context)
+            return ids[:-1] if text == " 1969" else ids
+
+    assert prove(artifact, smollm2().encoder, TALK, chat()) > 200
+    assert "with the text '1969'" in failing(artifact, Careless(smollm2().tokenizer_json))
+
+
+def test_the_first_probe_that_goes_wrong_is_named(artifact: Artifact) -> None:
+    content = "message['content']"
+    refuses = (
+        "{% if message['content'] == 'Fact: trailing ' %}{{ raise_exception('no trailing') }}{% endif %}"
+    )
+    template = loaded().chat_template.replace(
+        "{{'<|im_start|>' + message", refuses + "{{'<|im_start|>' + message"
+    )
+    shown = failing(artifact, form=chat(smollm2(template)))
+    assert "with the text 'trailing ' in this message, the chat template refuses" in shown
+    assert "no trailing" in shown
+    changed = f"{content}.replace('Fact:  leading', 'Fact: leading')"
+    shown = failing(artifact, form=chat(smollm2(template.replace(f"+ {content}", f"+ {changed}"))))
+    assert "with the text ' leading' in this message, the chat template changes the text" in shown
 
 
 def test_a_doubled_bos(artifact: Artifact) -> None:

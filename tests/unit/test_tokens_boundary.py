@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 import pytest
 from bake_kit import smollm2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fafo_build.tokens.boundary import end_of_span, start_of_span
-from fafo_build.tokens.encoder import Place
+from fafo_build.tokens.boundary import cuts_of, end_of_span, start_of_span
+from fafo_build.tokens.encoder import Place, TextEncoder
 from tests.families import model
 
 ENCODER = smollm2().encoder
@@ -92,3 +95,36 @@ def test_a_span_of_unigram_ends_before_a_word() -> None:
             place = Place.INSIDE if cut else Place.START
             apart = encoder.plain(text[:cut], Place.START) + encoder.plain(text[cut:] + after, place)
             assert apart == encoder.plain(text + after, Place.START)
+
+
+class Counting(TextEncoder):
+    """Counts what is asked of it, and of the encodings that it gives."""
+
+    def __init__(self, tokenizer_json: bytes) -> None:
+        super().__init__(tokenizer_json)
+        self.asked: Counter[str] = Counter()
+
+    def pieces(self, text: str, place: Place = Place.AFTER) -> Any:
+        encoding, asked = super().pieces(text, place), self.asked
+
+        class Counted:
+            def __getattr__(self, name: str) -> Any:
+                asked[name] += 1
+                return getattr(encoding, name)
+
+        return Counted()
+
+    def plain(self, text: str, place: Place = Place.AFTER) -> list[int]:
+        self.asked["plain"] += 1
+        return super().plain(text, place)
+
+
+@pytest.fixture(scope="module")
+def counting() -> Counting:
+    return Counting(smollm2().tokenizer_json)
+
+
+def test_the_lists_of_an_encoding_are_made_once_however_long_it_is(counting: Counting) -> None:
+    counting.asked.clear()
+    assert len(cuts_of(counting, "one two three " * 50, Place.AFTER)) > 100
+    assert set(counting.asked.values()) == {1}
