@@ -28,9 +28,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fafo_build.project.declaration import Run
 from fafo_run.item import FinishReason, Output, Record, pack_ids
-from fafo_run.log.batch import Frame
+from fafo_run.log.batch import Frames
 from fafo_run.log.directory import RunDirectory
-from fafo_run.log.format import Header, SegmentKind
+from fafo_run.log.format import Header, Kind, SegmentKind
 from fafo_run.log.fs import Disk
 from fafo_run.log.payload import ProvenanceCache, number_provenance
 from fafo_run.log.segment import SegmentWriter
@@ -79,13 +79,13 @@ def write(directory: RunDirectory, number: int, names: bytes) -> None:
     made = draft(record(), ProvenanceCache())
     header = Header(SegmentKind.RESULTS, number, hashlib.md5(b"%d" % number).digest(), *made.route, 0)
     writer = SegmentWriter.create(directory.disk, directory.results, header)
-    said_ = Frame(4, bytes(16), number_provenance(0, made.provenance))
-    word, payload = made.pack(0)
-    writer.stage([said_])
+    said_ = number_provenance(0, made.provenance)
+    writer.stage(Frames.unnamed(Kind.PROVENANCE, [said_]))
     writer.sync()
     for start in range(0, len(names), 16 * BATCH):
         piece = names[start : start + 16 * BATCH]
-        writer.stage([Frame(word, piece[at : at + 16], payload) for at in range(0, len(piece), 16)])
+        identities = [piece[at : at + 16] for at in range(0, len(piece), 16)]
+        writer.stage(Frames([made.word] * len(identities), identities, [made.payload] * len(identities)))
         writer.sync()
     writer.seal([said_])
     writer.close()

@@ -11,11 +11,15 @@ from __future__ import annotations
 import hashlib
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import timeit
+from collections import deque
+from collections.abc import Callable, Iterator
+from operator import add
 from pathlib import Path
 from random import Random
 
@@ -25,9 +29,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fafo_run import identity
 from fafo_run.item import Claim, FinishReason, Output, PackedIds, QueuedItem, Record, pack_ids
-from fafo_run.log.appender import Appender, Draft
+from fafo_run.log.appender import Appender, Draft, Placed
+from fafo_run.log.batch import Frames, pack_entries
 from fafo_run.log.directory import RunDirectory
-from fafo_run.log.format import Kind, SegmentKind
+from fafo_run.log.format import ENTRY_SIZE, HEADER_SIZE, Kind, SegmentKind
 from fafo_run.log.fs import Disk, File
 from fafo_run.log.reader import read_header, scan
 from fafo_run.log.route import Route
@@ -38,6 +43,8 @@ from tests.log_nouns import FAKE, JUDGE
 
 PAYLOAD = 600
 BATCH = 1_000
+COVERED = 52
+"""Bytes that a checksum covers before the payload."""
 SUFFIX = 300
 ANSWER = 20
 CLAIMS = 64
@@ -55,41 +62,102 @@ def said(name: str, figure: str, wanted: str) -> None:
     print(f"{name:58} {figure:>24}   wanted: {wanted}", flush=True)
 
 
-def append(batches: int = 400) -> None:
-    """Batches of 1,000 entries of 600 bytes, against the same bytes with one write and one sync per batch.
+class CountingDisk(Disk):
+    """Counts its syncs of files."""
 
-    The two take turns, batch by batch, so that a slow moment of the disk meets both.
+    syncs = 0
+
+    def fdatasync(self, fd: int) -> None:
+        self.syncs += 1
+        super().fdatasync(fd)
+
+
+class PlainFile:
+    """A file that takes bytes with one write and one sync."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT)
+
+    def append(self, block: bytes) -> None:
+        assert os.write(self._fd, block) == len(block)
+        os.fdatasync(self._fd)
+
+
+class Entries:
+    """The entries of one batch as the log wrote them, and the least that Python can do to write them."""
+
+    def __init__(self, placed: Placed) -> None:
+        first, *others = placed.offsets
+        writer = placed.segment.writer
+        self.block = writer.file.read_at(first, writer.synced - first)
+        ends = [*(offset - first for offset in others), len(self.block)]
+        self._entries = [self.block[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        self._heads = [entry[:COVERED] for entry in self._entries]
+        self._bodies = [entry[ENTRY_SIZE:] for entry in self._entries]
+
+    def checksums(self) -> list[int]:
+        return list(map(xxhash.xxh3_64_intdigest, map(add, self._heads, self._bodies)))
+
+    def join(self) -> bytes:
+        return b"".join(self._entries)
+
+    def least(self, file: PlainFile) -> None:
+        self.checksums()
+        file.append(self.join())
+
+
+def append(batches: int = 300) -> None:
+    """Batches of 1,000 entries of some 600 bytes, against the same bytes with one write and one sync each.
+
+    Between the two is the least that Python can do: a checksum each, a join, a write, a sync. The three take
+    turns, batch by batch, and each goes first as often as the others: so a slow moment of the disk, and what
+    one leaves for the next one's sync, meets all.
     """
     search_rarely()
     chance = Random(1)
-    payloads = [chance.randbytes(PAYLOAD) for _ in range(BATCH)]
-    names = [chance.randbytes(16) for _ in range(BATCH)]
-    route = Route(b"m" * 32, b"a" * 32, 512)
+    route, said_ = Route(b"m" * 32, b"a" * 32, 512), b"\x9b" + bytes(11)
+    lengths = [chance.randint(PAYLOAD - 60, PAYLOAD + 60) for _ in range(BATCH)]
+    names = [chance.randbytes(16) for _ in lengths]
+    payloads = [chance.randbytes(length) for length in lengths]
+    frames = Frames([int(Kind.OUTPUT)] * BATCH, names, payloads)
+    drafts = [Draft(route, said_, *of) for of in zip(*frames, strict=True)]
     with tempfile.TemporaryDirectory() as name:
-        directory = RunDirectory.own(Path(name) / "run")
+        disk = CountingDisk()
+        directory = RunDirectory.own(Path(name) / "run", disk)
         appender = Appender(directory, SegmentKind.RESULTS, segment_bytes=1 << 40)
-        drafts = [
-            Draft(route, b"\x9b" + bytes(11), of, lambda _, payload=payload: (Kind.OUTPUT, payload))
-            for of, payload in zip(names, payloads, strict=True)
-        ]
-        appender.commit(drafts)
-        (segment,) = appender.open.values()
-        bytes_of_a_batch = -(segment.writer.synced - (appender.commit(drafts)[0].segment.writer.synced))
-        raw = os.open(Path(name) / "raw", os.O_RDWR | os.O_CREAT)
-        block = chance.randbytes(bytes_of_a_batch)
-        logged = plain = 0.0
+        entries = Entries(appender.commit(drafts)[0])
+        plain, least = PlainFile(Path(name) / "plain"), PlainFile(Path(name) / "least")
+        turns: deque[tuple[str, Callable[[], object]]] = deque()
+        turns.append(("log", lambda: appender.commit(drafts)))
+        turns.append(("plain", lambda: plain.append(entries.block)))
+        turns.append(("least", lambda: entries.least(least)))
+        wall: dict[str, list[float]] = {of: [] for of, _ in turns}
+        busy = dict.fromkeys(wall, 0.0)
+        before = disk.syncs
         for _ in range(batches):
-            begun = time.perf_counter()
-            appender.commit(drafts)
-            middle = time.perf_counter()
-            os.write(raw, block)
-            os.fdatasync(raw)
-            plain += time.perf_counter() - middle
-            logged += middle - begun
+            for of, call in turns:
+                begun, worked = time.perf_counter(), time.thread_time()
+                call()
+                busy[of] += time.thread_time() - worked
+                wall[of].append(time.perf_counter() - begun)
+            turns.rotate()
+        assert disk.syncs - before == batches
         directory.close()
-    rate = batches * BATCH / logged
-    said("append, one checksum each, one sync per 1,000", f"{plain / logged:.2f} of a plain write", "0.6")
-    print(f"    {rate:,.0f} entries/s, plain {batches * BATCH / plain:,.0f}")
+    middle = {of: statistics.median(times) for of, times in wall.items()}
+    ratio = f"{middle['plain'] / middle['log']:.2f} of a plain write"
+    said("append, one checksum each, one sync per 1,000", ratio, "0.6")
+    for of, seconds in middle.items():
+        print(f"    {of:10} {seconds * 1e6:6,.0f} us per batch, of CPU {busy[of] / batches * 1e6:4,.0f}")
+    parts: dict[str, Callable[[], object]] = {
+        "checksums": entries.checksums,
+        "join": entries.join,
+        "both and the fields": lambda: pack_entries(bytes(16), HEADER_SIZE, frames),
+        "digest": lambda: xxhash.xxh3_64(entries.block),
+    }
+    bill = {
+        part: statistics.median(timeit.repeat(call, number=1, repeat=batches)) for part, call in parts.items()
+    }
+    print("    us per batch: " + ", ".join(f"{part} {seconds * 1e6:.0f}" for part, seconds in bill.items()))
 
 
 def items(count: int) -> Iterator[list[QueuedItem]]:

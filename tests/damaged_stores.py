@@ -98,7 +98,7 @@ def raw_draft(number: int, payload: bytes | None = None) -> Draft:
     if payload is None:
         return whole
     route = route_of(digest("tiny"), digest("judge"), 9)
-    return Draft(route, pack_provenance(FAKE), name_of(number), lambda _: (Kind.OUTPUT, payload))
+    return Draft(route, pack_provenance(FAKE), Kind.OUTPUT, name_of(number), payload)
 
 
 def killed(path: Path) -> None:

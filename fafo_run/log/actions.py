@@ -16,9 +16,8 @@ from typing import Any, ClassVar
 from attrs import field, frozen
 
 from fafo_build.errors import StoreError
-from fafo_run.log.batch import Frame
 from fafo_run.log.directory import RunDirectory
-from fafo_run.log.format import NO_IDENTITY, Header, Kind, pack_header
+from fafo_run.log.format import Header, pack_header
 from fafo_run.log.fs import File, gone, refusing, sync_dir
 from fafo_run.log.locking import folder_lock
 from fafo_run.log.quarantine import keep_bytes, put_aside
@@ -231,7 +230,7 @@ class Seal(Action):
             seen = self.scan
             # As at a seal by its writer, provenance stands twice; what a crash left behind isn't repeated.
             times = Counter(entry.payload for entry in seen.provenance)
-            once = [Frame(Kind.PROVENANCE, NO_IDENTITY, said) for said, count in times.items() if count == 1]
+            once = [said for said, count in times.items() if count == 1]
             SegmentWriter(file, seen.header, seen.end, seen.count, seen.hasher.copy()).seal(once)
 
 

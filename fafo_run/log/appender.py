@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from itertools import repeat
-from operator import attrgetter
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from attrs import define, field
 
-from fafo_run.log.batch import Frame
+from fafo_run.log.batch import Frames
 from fafo_run.log.directory import RunDirectory
-from fafo_run.log.format import NO_IDENTITY, Header, Kind, SegmentKind
+from fafo_run.log.format import Header, Kind, SegmentKind
 from fafo_run.log.locking import folder_lock
-from fafo_run.log.payload import number_provenance
+from fafo_run.log.payload import number_provenance, numbered
 from fafo_run.log.route import Route
 from fafo_run.log.segment import SegmentWriter
 
@@ -31,14 +28,16 @@ IDLE = 30.0
 
 
 class Draft(NamedTuple):
-    """An entry that has no segment yet; its payload names its provenance by the segment's number for it."""
+    """An entry that has no segment yet; a tuple because there are thousands per batch."""
 
     route: Route
     provenance: bytes
     """As `payload.pack_provenance` gives it."""
+    word: int
+    """Kind and flags."""
     identity: bytes
-    pack: Callable[[int], tuple[int, bytes]]
-    """Takes the provenance's number; returns the kind word and the payload."""
+    payload: bytes
+    """With 0 for the number that its segment has for its provenance."""
 
 
 @define(eq=False)
@@ -50,45 +49,40 @@ class OpenSegment:
     appended: float = 0.0
     """When something was last appended, in seconds of the monotonic clock."""
 
-    def introduce(self, drafts: Sequence[Draft]) -> None:
+    def introduce(self, provenances: Iterable[bytes]) -> None:
         """Make the provenance durable that is new to this segment.
 
         Before anything that refers to it: a power cut may keep the later sectors of one write and lose the
         earlier ones, and an entry without its provenance can't be read. Raises `StoreError`.
         """
-        named = dict.fromkeys(map(_PROVENANCE, drafts))
-        fresh = [packed for packed in named if packed not in self.numbers]
+        fresh = [packed for packed in dict.fromkeys(provenances) if packed not in self.numbers]
         if not fresh:
             return
         numbers = {packed: number for number, packed in enumerate(fresh, len(self.numbers))}
-        self.writer.stage([_provenance_frame(number, packed) for packed, number in numbers.items()])
+        self.writer.stage(Frames.unnamed(Kind.PROVENANCE, _provenance_payloads(numbers)))
         self.writer.sync()
         self.numbers |= numbers
 
-    def stage(self, drafts: Sequence[Draft]) -> list[int]:
-        """Write drafts whose provenance was introduced; return their offsets."""
-        numbers = self.numbers
-        packed = [pack(numbers[provenance]) for _, provenance, _, pack in drafts]
-        words, payloads = zip(*packed, strict=True)
-        return self.writer.stage(list(map(_frame, zip(words, map(_IDENTITY, drafts), payloads, strict=True))))
+    def stage(self, provenances: Iterable[bytes], frames: Frames) -> list[int]:
+        """Write what drafts hold whose provenance was introduced; return their offsets."""
+        if len(self.numbers) > 1:
+            numbers = map(self.numbers.__getitem__, provenances)
+            frames = frames._replace(payloads=list(map(numbered, frames.payloads, numbers)))
+        return self.writer.stage(frames)
 
     def seal(self) -> None:
         """Seal. The provenance stands once more before the seal, so that one bad sector can't hide it."""
-        self.writer.seal([_provenance_frame(number, packed) for packed, number in self.numbers.items()])
+        self.writer.seal(_provenance_payloads(self.numbers))
 
 
 class Placed(NamedTuple):
-    """Where a draft went."""
+    """Where those drafts of a batch went that are of one route."""
 
     segment: OpenSegment
-    offset: int
-
-
-# Called for each of thousands of drafts per batch, and so without a Python frame.
-_placed = partial(tuple.__new__, Placed)
-_frame = partial(tuple.__new__, Frame)
-_PROVENANCE = attrgetter("provenance")
-_IDENTITY = attrgetter("identity")
+    which: Sequence[int]
+    """Which drafts, by their place in the batch, in order."""
+    offsets: list[int]
+    """Of each of them."""
 
 
 class Appender:
@@ -120,26 +114,21 @@ class Appender:
         self._new_uuid = new_uuid
 
     def commit(self, drafts: Sequence[Draft]) -> list[Placed]:
-        """Append all drafts, durably, with one sync per segment; return where each went, in order.
+        """Append all drafts, durably, with one sync per segment; return where they went, by segment.
 
         Provenance that is new to a segment has a sync of its own before.
 
         Raises `DiskFull` or `StoreError` when the disk refuses a write: then none of the drafts is there.
         Raises `SyncFailed` when it refuses a sync: then nothing may be acknowledged any more.
         """
-        routed: dict[Route, list[int]] = {}
-        for index, draft in enumerate(drafts):
-            routed.setdefault(draft.route, []).append(index)
-        placed: dict[int, Placed] = {}
+        placed: list[Placed] = []
         touched: list[OpenSegment] = []
         try:
-            for route, indices in routed.items():
+            for route, which, (provenances, *columns) in _by_route(drafts):
                 segment = self._segment(route)
-                routed_here = [drafts[index] for index in indices]
-                segment.introduce(routed_here)
+                segment.introduce(provenances)
                 touched.append(segment)
-                offsets = segment.stage(routed_here)
-                placed |= zip(indices, map(_placed, zip(repeat(segment), offsets)), strict=True)
+                placed.append(Placed(segment, which, segment.stage(provenances, Frames(*columns))))
         except BaseException:
             for segment in touched:
                 segment.writer.rollback()
@@ -150,7 +139,7 @@ class Appender:
             if self._followed or segment.writer.unvouched >= COMMIT_EVERY:
                 segment.writer.vouch()
             segment.appended = self._monotonic()
-        return [placed[index] for index in range(len(drafts))]
+        return placed
 
     def skip(self, sequences: Iterable[int]) -> None:
         """Never use these numbers, nor smaller ones: somebody knows segments that had them."""
@@ -189,5 +178,21 @@ class Appender:
         return segment
 
 
-def _provenance_frame(number: int, packed: bytes) -> Frame:
-    return Frame(Kind.PROVENANCE, NO_IDENTITY, number_provenance(number, packed))
+def _by_route(drafts: Sequence[Draft]) -> Iterator[tuple[Route, Sequence[int], Sequence[Sequence[Any]]]]:
+    """Yield each route with the numbers of its drafts and, column by column, what else they hold."""
+    if not drafts:
+        return
+    routes, *columns = zip(*drafts, strict=True)
+    if routes.count(routes[0]) == len(routes):
+        yield routes[0], range(len(routes)), columns
+        return
+    routed: dict[Route, list[int]] = {}
+    for number, route in enumerate(routes):
+        routed.setdefault(route, []).append(number)
+    for route, which in routed.items():
+        yield route, which, [[column[number] for number in which] for column in columns]
+
+
+def _provenance_payloads(numbers: Mapping[bytes, int]) -> list[bytes]:
+    """Return the payloads of PROVENANCE entries."""
+    return [number_provenance(number, packed) for packed, number in numbers.items()]

@@ -5,11 +5,9 @@ What an entry is, `format` says; here the same is done for thousands at a time, 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
-from operator import add, itemgetter
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,17 +27,24 @@ _COVERED = np.dtype(
     [("uuid", "V16"), ("offset", "<u8"), ("magic", "<u4"), ("length", "<u4"), ("word", "<u4"),
      ("identity", "V16")]
 )  # fmt: skip
-_PADDING = tuple(bytes(length) for length in range(ALIGN))
+_PADDING = np.array([bytes(length) for length in range(ALIGN)], object)
 Array = NDArray[Any]
 
 
-class Frame(NamedTuple):
-    """What an entry will hold, before it has a place."""
+class Frames(NamedTuple):
+    """What entries will hold, before they have a place: element i of each belongs to entry i."""
 
-    word: int
+    words: Sequence[int]
     """Kind and flags."""
-    identity: bytes
-    payload: bytes
+    identities: Sequence[bytes]
+    """16 bytes each."""
+    payloads: Sequence[bytes]
+
+    @classmethod
+    def unnamed(cls, kind: layout.Kind, payloads: Sequence[bytes]) -> Frames:
+        """Return what entries of a kind hold that has no identity."""
+        count = len(payloads)
+        return cls([kind] * count, [layout.NO_IDENTITY] * count, payloads)
 
 
 class Entry(NamedTuple):
@@ -117,13 +122,13 @@ class Run:
 
     def names(self, which: Array) -> list[bytes]:
         """Return the identities of those where `which` is true."""
-        return list(_cut(self.identities[which], 16))
+        return _cut(self.identities[which])
 
     def entries(self, which: Array | None = None) -> list[Entry]:
         """Return the entries one by one: all, or those where `which` is true."""
         chosen = np.flatnonzero(which) if which is not None else np.arange(len(self))
         fields = (self.offsets[chosen], self.markers[chosen], self.words[chosen])
-        names = _cut(self.identities[chosen], 16)
+        names = _cut(self.identities[chosen])
         payloads = map(self.data.__getitem__, _slices(self.bodies[chosen], self.lengths[chosen]))
         return list(map(_entry, zip(*(field.tolist() for field in fields), names, payloads, strict=True)))
 
@@ -142,13 +147,13 @@ class Run:
         return masked.tobytes()
 
 
-def pack_entries(uuid: bytes, offset: int, frames: Sequence[Frame]) -> tuple[bytes, list[int]]:
+def pack_entries(uuid: bytes, offset: int, frames: Frames) -> tuple[bytes, list[int]]:
     """Return LIVE entries that follow each other from `offset` on, and where each begins.
 
     Raises `ValueError` when a payload is too large.
     """
-    words, identities, payloads = zip(*frames, strict=True) if frames else ((), (), ())
-    count = len(frames)
+    words, identities, payloads = frames
+    count = len(payloads)
     lengths = np.fromiter(map(len, payloads), np.int64, count)
     if count and lengths.max() > MAX_PAYLOAD:
         raise ValueError(f"a payload of {lengths.max()} bytes; at most {MAX_PAYLOAD} fit an entry")
@@ -158,9 +163,11 @@ def pack_entries(uuid: bytes, offset: int, frames: Sequence[Frame]) -> tuple[byt
     fields["magic"], fields["marker"], fields["length"], fields["word"] = _MAGIC, LIVE, lengths, words
     fields["identity"] = np.frombuffer(b"".join(identities), "V16", count)
     fields["checksum"] = _checksums(uuid, offsets, fields, payloads)
-    padding = map(_PADDING.__getitem__, (sizes - ENTRY_SIZE - lengths).tolist())
-    parts = zip(_cut(fields, ENTRY_SIZE), payloads, padding, strict=True)
-    return b"".join(chain.from_iterable(parts)), offsets.tolist()
+    parts = [b""] * (3 * count)
+    parts[0::3] = _cut(fields)
+    parts[1::3] = payloads
+    parts[2::3] = _PADDING[sizes - ENTRY_SIZE - lengths]
+    return b"".join(parts), offsets.tolist()
 
 
 def check_entries(uuid: bytes, data: bytes, base: int, at: int, *, trusted: bool = False) -> Run | None:
@@ -234,10 +241,11 @@ def _checksums(uuid: bytes, offsets: Array, fields: Array, payloads: Iterable[by
     covered["uuid"], covered["offset"] = np.void(uuid), offsets
     for name in ("magic", "length", "word", "identity"):
         covered[name] = fields[name]
-    whole = map(add, _cut(covered, _COVERED.itemsize), payloads)
+    whole = map(add, _cut(covered), payloads)
     return np.fromiter(map(xxhash.xxh3_64_intdigest, whole), "<u8", len(fields))
 
 
-def _cut(array: Array, size: int) -> Iterator[bytes]:
-    """Yield the bytes of an array's elements."""
-    return map(itemgetter(0), struct.iter_unpack(f"{size}s", array.tobytes()))
+def _cut(array: Array) -> list[bytes]:
+    """Return the bytes of each element of an array."""
+    cut: list[bytes] = array.view(f"V{array.itemsize}").tolist()
+    return cut

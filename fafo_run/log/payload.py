@@ -74,6 +74,13 @@ def unpack(payload: bytes, kind: int) -> list[Any]:
     return fields
 
 
+def numbered(payload: bytes, number: int) -> bytes:
+    """Return a payload, whose first field is 0, with this number of its provenance instead."""
+    # Up to 15 fields an array begins with one byte, else with three; 0 is a byte of its own.
+    at = 1 if payload[0] & 0xF0 == 0x90 else 3
+    return b"".join((payload[:at], encode(number), payload[at + 1 :])) if number else payload
+
+
 def pack_provenance(provenance: Provenance) -> bytes:
     """Return provenance without its number: equal provenance gives equal bytes."""
     return encode(

@@ -13,7 +13,7 @@ import xxhash
 
 from fafo_build.errors import StoreError
 from fafo_run.log import format as layout
-from fafo_run.log.batch import Frame, pack_entries
+from fafo_run.log.batch import Frames, pack_entries
 from fafo_run.log.format import HEADER_SIZE, NO_IDENTITY, Header, Kind, Seal, SegmentKind
 from fafo_run.log.fs import Disk, File, SyncFailed, refusing, sync_dir
 from fafo_run.log.listing import segment_name
@@ -71,7 +71,7 @@ class SegmentWriter:
             raise
         return cls(file, header)
 
-    def stage(self, frames: Sequence[Frame]) -> list[int]:
+    def stage(self, frames: Frames) -> list[int]:
         """Write entries behind the last one, and return their offsets. They aren't durable yet.
 
         Raises `StoreError` when the disk refuses; all that isn't durable has then been taken back.
@@ -83,7 +83,7 @@ class SegmentWriter:
             self.rollback()
             raise
         self._staged.append(data)
-        self._staged_count += len(frames)
+        self._staged_count += len(offsets)
         self._end += len(data)
         return offsets
 
@@ -134,13 +134,13 @@ class SegmentWriter:
             # Debris may stand behind the durable entries: recovery cuts it. Appending over it is not safe.
             self.usable = False
 
-    def seal(self, closing: Sequence[Frame] = ()) -> None:
-        """Write `closing`, then the seal, durably. It takes nothing afterwards. Raises `StoreError`."""
-        if closing:
-            self.stage(closing)
+    def seal(self, provenance: Sequence[bytes] = ()) -> None:
+        """Write PROVENANCE entries, then the seal, durably; nothing follows these. Raises `StoreError`."""
+        if provenance:
+            self.stage(Frames.unnamed(Kind.PROVENANCE, provenance))
             self.sync()
         seal = Seal(self._count, self.synced, self._digest.intdigest())
-        self.stage([Frame(Kind.SEAL, NO_IDENTITY, layout.pack_seal(seal))])
+        self.stage(Frames.unnamed(Kind.SEAL, [layout.pack_seal(seal)]))
         self.sync()
         self.usable = False
 

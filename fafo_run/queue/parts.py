@@ -74,13 +74,13 @@ class Parts:
     def appended(self, placed: Sequence[Placed]) -> None:
         """Take in items that this process has appended, durably."""
         with self._state:
-            for place in placed:
-                writer = place.segment.writer
+            for segment, _, offsets in placed:
+                writer = segment.writer
                 part = self._parts.get(writer.header.uuid)
                 if part is None:
-                    part = Part(writer.file, writer.header, writer.synced, segment=place.segment)
+                    part = Part(writer.file, writer.header, writer.synced, segment=segment)
                     self._parts[part.uuid] = part
-                part.live += 1
+                part.live += len(offsets)
                 part.end = writer.synced
 
     def sealed(self, segment: OpenSegment) -> None:

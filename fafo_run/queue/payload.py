@@ -33,11 +33,11 @@ def draft(item: QueuedItem, cache: ProvenanceCache) -> Draft:
     """Return an item as the appender takes it. Raises `ValueError` for a hash that isn't 64 hex digits."""
     kind = Kind.ITEM | WIDE if item.suffix.wide else int(Kind.ITEM)
     fields = (
-        item.key, item.sample, item.seed, item.content_hash, item.suffix.data, pack_bounds(item.bounds),
+        0, item.key, item.sample, item.seed, item.content_hash, item.suffix.data, pack_bounds(item.bounds),
         item.prompt_tokens, item.attempts, item.retry, _packed(item.failure),
     )  # fmt: skip
     route, packed = cache.pack(item.provenance, item.lane)
-    return Draft(route, packed, item.identity, lambda number: (kind, encode((number, *fields))))
+    return Draft(route, packed, kind, item.identity, encode(fields))
 
 
 def read_item(entry: Entry, find: Callable[[int], Provenance], lane: int) -> QueuedItem:

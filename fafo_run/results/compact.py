@@ -12,8 +12,8 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from attrs import evolve, frozen
 
 from fafo_run.item import Failure, Provenance
-from fafo_run.log.batch import Entry, Frame
-from fafo_run.log.format import NO_IDENTITY, Kind, pack_header
+from fafo_run.log.batch import Entry, Frames
+from fafo_run.log.format import Kind, pack_header
 from fafo_run.log.fs import Disk, File, refusing, sync_dir
 from fafo_run.log.listing import remove_segment
 from fafo_run.log.payload import Undecodable
@@ -215,26 +215,30 @@ def _rewrite(disk: Disk, segment: ResultsSegment, cut: Cut) -> None:
 
 def _copy(writer: SegmentWriter, segment: ResultsSegment, cut: Cut) -> None:
     """Copy the entries that stay as they are; provenance keeps its numbers, and stands twice again."""
-    provenance: dict[bytes, Frame] = {}
-    batch: list[Frame] = []
+    provenance: dict[bytes, None] = {}
+    batch: list[Entry] = []
     for found in walk(segment.file, segment.header):
         if not isinstance(found, Entry) or found.kind in _OF_THE_OLD or found.offset in cut.drop:
             continue
-        frame = Frame(found.word, found.identity, found.payload)
         if found.kind == Kind.PROVENANCE:
             if found.payload in provenance:
                 continue
-            provenance[found.payload] = Frame(found.word, NO_IDENTITY, found.payload)
-        batch.append(frame)
+            provenance[found.payload] = None
+        batch.append(found)
         if len(batch) == _BATCH:
-            writer.stage(batch)
+            writer.stage(_frames(batch))
             writer.sync()
             writer.vouch()
             batch = []
     if batch:
-        writer.stage(batch)
+        writer.stage(_frames(batch))
         writer.sync()
-    writer.seal(list(provenance.values()))
+    writer.seal(list(provenance))
+
+
+def _frames(entries: list[Entry]) -> Frames:
+    _, _, words, identities, payloads = zip(*entries, strict=True)
+    return Frames(words, identities, payloads)
 
 
 def _remove(disk: Disk, segment: ResultsSegment) -> None:

@@ -35,12 +35,12 @@ def draft(record: Record, cache: ProvenanceCache) -> Draft:
         kind = _FAILURE | WIDE if suffix.wide else _FAILURE
         last = (outcome.code.value, outcome.stage.value, outcome.message)
     fields = (
-        record.key, record.sample, record.seed, record.content_hash, suffix.data,
+        0, record.key, record.sample, record.seed, record.content_hash, suffix.data,
         pack_bounds(record.bounds), record.prompt_tokens, record.attempt, record.server,
         record.started, record.seconds, record.retry, *last,
     )  # fmt: skip
     route, packed = cache.pack(record.provenance, record.lane)
-    return Draft(route, packed, record.identity, lambda number: (kind, encode((number, *fields))))
+    return Draft(route, packed, kind, record.identity, encode(fields))
 
 
 def read_record(entry: Entry, find: Callable[[int], Provenance], lane: int) -> Record:

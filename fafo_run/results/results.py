@@ -13,7 +13,7 @@ from fafo_build.errors import StoreError
 from fafo_run.item import Record
 from fafo_run.log.appender import IDLE, SEGMENT_BYTES, Appender, OpenSegment
 from fafo_run.log.directory import RunDirectory
-from fafo_run.log.format import Header, SegmentKind
+from fafo_run.log.format import SegmentKind
 from fafo_run.log.fs import SyncFailed
 from fafo_run.log.payload import ProvenanceCache
 from fafo_run.log.reader import seal_of
@@ -27,7 +27,7 @@ from fafo_run.results.payload import draft
 from fafo_run.results.place import Place, rank_of
 from fafo_run.results.reader import ResultsReader
 from fafo_run.results.summary import Tally
-from fafo_run.results.table import Noted, Table, Tail
+from fafo_run.results.table import Table, Tail
 from fafo_run.results.trust import is_trusted, sizes, unmerged
 
 
@@ -155,15 +155,14 @@ class Results(ResultsReader):
             except SyncFailed as error:
                 self._failed = error
                 raise
-            by_segment: dict[int, list[Noted]] = {}
-            headers: dict[int, Header] = {}
-            for (record, rank), (segment, offset) in zip(accepted, placed, strict=True):
-                header = segment.writer.header
-                headers[header.sequence] = header
-                by_segment.setdefault(header.sequence, []).append((record, offset, rank))
             with self._state:
-                for sequence, noted in by_segment.items():
-                    self._catalog.note(headers[sequence].uuid, sequence, noted, places)
+                for segment, which, offsets in placed:
+                    taken = [accepted[index] for index in which]
+                    noted = [
+                        (record, offset, rank) for (record, rank), offset in zip(taken, offsets, strict=True)
+                    ]
+                    header = segment.writer.header
+                    self._catalog.note(header.uuid, header.sequence, noted, places)
             return [record for record, _ in accepted]
 
     def reindex(self) -> None:

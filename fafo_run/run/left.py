@@ -227,7 +227,7 @@ class _Measure:
         sums = each.sums
         self.encoded += 1
         sums.items += 1
-        sums.queue_bytes += padded(len(queue_payload.draft(item, self._cache).pack(0)[1]))
+        sums.queue_bytes += padded(len(queue_payload.draft(item, self._cache).payload))
         most = each.of.sampling.max_new_tokens
         if item.failure is not None:
             sums.unsendable += 1
@@ -254,4 +254,4 @@ class _Measure:
             started=time.time(), seconds=1.5,
             outcome=Output(ids, FinishReason("length"), item.prompt_tokens, item.prompt_tokens),
         )  # fmt: skip
-        return padded(len(results_payload.draft(record, self._cache).pack(0)[1])) + _BESIDE
+        return padded(len(results_payload.draft(record, self._cache).payload)) + _BESIDE

@@ -7,8 +7,10 @@ from fafo_run.log.format import WIDE, Kind
 from fafo_run.log.payload import (
     ProvenanceCache,
     Undecodable,
+    encode,
     ids_of,
     number_provenance,
+    numbered,
     pack_provenance,
     unpack,
     unpack_provenance,
@@ -50,6 +52,13 @@ def test_equal_provenance_packs_to_equal_bytes():
     again = unpack_provenance(number_provenance(0, pack_provenance(FAKE)))[1]
     assert again is not FAKE and cache.pack(FAKE, 512) == cache.pack(again, 512)
     assert cache.pack(JUDGE, 512) != cache.pack(FAKE, 512) != cache.pack(FAKE, 64)
+
+
+@pytest.mark.parametrize("others", [10, 14, 15, 17])
+@pytest.mark.parametrize("number", [0, 1, 127, 128, 70_000])
+def test_a_payload_that_was_packed_before_its_provenance_had_a_number(others, number):
+    fields = (b"ids", *range(others - 1))
+    assert numbered(encode((0, *fields)), number) == encode((number, *fields))
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x01", b"\x93\x01\x02\x03"])

@@ -36,7 +36,7 @@ def committed(tmp_path, monkeypatch) -> Path:
 
 
 def draft(number: int, payload: bytes = b"") -> Draft:
-    return Draft(ROUTE, PROVENANCE, name_of(number), lambda _: (Kind.ITEM, payload or b"x" * 88))
+    return Draft(ROUTE, PROVENANCE, Kind.ITEM, name_of(number), payload or b"x" * 88)
 
 
 def items(entries: list[Entry]) -> list[bytes]:

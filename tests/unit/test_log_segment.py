@@ -5,10 +5,11 @@ import pytest
 
 from fafo_build.errors import StoreError
 from fafo_run.log.appender import Draft
-from fafo_run.log.batch import Frame
+from fafo_run.log.batch import Frames
 from fafo_run.log.directory import RunDirectory
 from fafo_run.log.format import Header, Kind, SegmentKind
 from fafo_run.log.fs import Disk, DiskFull, SyncFailed
+from fafo_run.log.payload import decode, encode
 from fafo_run.log.route import Route
 from fafo_run.log.segment import SegmentWriter
 from tests.log_nouns import fixed_appender, look
@@ -39,8 +40,9 @@ class FaultyDisk(Disk):
         super().fdatasync(fd)
 
 
-def frames(*payloads: bytes) -> list[Frame]:
-    return [Frame(Kind.ITEM, bytes([number]) * 16, payload) for number, payload in enumerate(payloads)]
+def frames(*payloads: bytes) -> Frames:
+    count = len(payloads)
+    return Frames([Kind.ITEM] * count, [bytes([number]) * 16 for number in range(count)], payloads)
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def test_short_writes_are_completed(writer):
 def test_seal_says_what_the_content_is(writer):
     writer.stage(frames(b"a"))
     writer.sync()
-    writer.seal(frames(b"closing"))
+    writer.seal([b"closing"])
     _, found, _ = look(writer.file.path)
     assert found.seal is not None and found.damage == ()
     assert (found.seal.count, found.seal.digest) == (2, found.digest)
@@ -128,24 +130,44 @@ def appender(tmp_path, disk):
 
 def draft(lane: int, number: int, said: bytes = b"\x9b" + bytes(11)) -> Draft:
     return Draft(
-        Route(b"m" * 32, b"a" * 32, lane), said, bytes([number]) * 16, lambda at: (Kind.ITEM, bytes([at]) * 9)
+        Route(b"m" * 32, b"a" * 32, lane), said, Kind.ITEM, bytes([number]) * 16, encode((0, b"field"))
     )
 
 
 def test_commit_routes_and_writes_provenance_once_per_segment(appender):
-    appender.commit([draft(1, 1), draft(2, 2), draft(1, 3)])
-    placed = appender.commit([draft(1, 4)])
-    one = look(placed[0].segment.writer.file.path)[2]
-    assert [entry.kind for entry in one] == [Kind.PROVENANCE, Kind.ITEM, Kind.ITEM, Kind.ITEM]
-    assert [entry.identity[0] for entry in one[1:]] == [1, 3, 4]
-    assert one[-1].offset == placed[0].offset
+    appender.commit([draft(1, 0)])
+    first, second = appender.commit([draft(1, 1), draft(2, 2), draft(1, 3)])
+    (third,) = appender.commit([draft(1, 4)])
+    assert third.segment is first.segment
+    assert [placed.segment.writer.header.lane for placed in (first, second)] == [1, 2]
+    assert [list(placed.which) for placed in (first, second, third)] == [[0, 2], [1], [0]]
+    for segment, offsets, numbers in (
+        (first.segment, first.offsets + third.offsets, [1, 3, 4]),
+        (second.segment, second.offsets, [2]),
+    ):
+        said, *entries = look(segment.writer.file.path)[2]
+        assert said.kind == Kind.PROVENANCE and {entry.kind for entry in entries} == {Kind.ITEM}
+        assert [(entry.offset, entry.identity[0]) for entry in entries[-len(numbers) :]] == list(
+            zip(offsets, numbers, strict=True)
+        )
     assert {segment.writer.header.lane for segment in appender.open.values()} == {1, 2}
+
+
+def test_each_entry_names_its_provenance_by_its_segments_number_for_it(appender):
+    other = b"\x9b" + bytes(10) + b"\1"
+    appender.commit([draft(2, 0, other)])
+    placed = appender.commit([draft(1, 1), draft(1, 2, other), draft(2, 3), draft(2, 4, other)])
+    numbers = {}
+    for segment, _, _ in placed:
+        for entry in look(segment.writer.file.path)[2]:
+            numbers[entry.identity[0]] = decode(entry.payload)[0]
+    assert {number: numbers[number] for number in range(1, 5)} == {1: 0, 2: 1, 3: 1, 4: 0}
 
 
 def test_a_refused_commit_leaves_nothing_in_any_segment(appender, disk):
     appender.commit([draft(1, 1), draft(2, 2)])
     disk.room = 5000
-    big = draft(2, 4)._replace(pack=lambda at: (Kind.ITEM, bytes(2000)))
+    big = draft(2, 4)._replace(payload=bytes(2000))
     with pytest.raises(DiskFull):
         appender.commit([draft(1, 3, b"\x9b" + bytes(10) + b"\1"), big])
     disk.room = 1 << 40

@@ -14,9 +14,8 @@ import pytest
 from fafo_build.errors import StoreError
 from fafo_build.project.declaration import Run
 from fafo_run.log.actions import Action, Cut, Keep, Level, PutAside, Seal, Tell, Why
-from fafo_run.log.batch import Frame
 from fafo_run.log.directory import RunDirectory
-from fafo_run.log.format import HEADER_SIZE, Kind
+from fafo_run.log.format import HEADER_SIZE
 from fafo_run.log.fs import Disk, File, replace_file
 from fafo_run.log.quarantine import has_bytes, keep_bytes, kept, put_aside
 from fafo_run.log.recovery import recover, to_do
@@ -130,7 +129,7 @@ def move_first(self: PutAside, directory: RunDirectory) -> None:
 
 def seal_anew(self: Seal, directory: RunDirectory) -> None:
     """Writes the provenance again though an earlier recovery has."""
-    said = [Frame(Kind.PROVENANCE, bytes(16), entry.payload) for entry in self.scan.provenance]
+    said = [entry.payload for entry in self.scan.provenance]
     file = File(directory.disk, self.path, write=True)
     SegmentWriter(file, self.scan.header, self.scan.end, self.scan.count, self.scan.hasher.copy()).seal(said)
 
