@@ -9,7 +9,7 @@ import heapq
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -29,12 +29,16 @@ from fafo_run.run.view import ClassView, View, ViewItem, items
 
 _BATCH = 1_000
 """Items that are looked up in the results at once."""
+_TOGETHER = 64
+"""Items that are encoded at once."""
 _LEAST = 30
 """Items of each class that a sample has at least, where there are so many."""
 _KNOWN = 30
 """Outputs of a class from which on their mean length says how long others will be."""
 KEPT = 20_000
-"""Encoded items of a class that are kept, for a simulation."""
+"""Encoded items that are kept for a simulation, of all classes together; some 500 bytes each."""
+_KEPT_LEAST = 100
+"""Of each class, however many there are."""
 _BESIDE = 28 + 75
 """Bytes per record besides its entry: its row in the hint, its place in the index (docs/format.md)."""
 
@@ -75,7 +79,7 @@ class ClassLeft:
     """Whether that is the mean of outputs in the results; else it is `max_new_tokens`."""
     sums: Sums = field(factory=Sums)
     sample: list[QueuedItem] = field(factory=list)
-    """Encoded items that can be sent, in the order of the view, `KEPT` at most."""
+    """Encoded items that can be sent, in the order of the view: the first ones, as many as are kept."""
 
     @property
     def left(self) -> int:
@@ -119,14 +123,11 @@ def look(view: View, folder: Path, *, sample: int | None, page_size: int = 1, se
     try:
         _expect(view, reader, classes)
         measure = _Measure(Maker(view), classes, page_size, server)
-        chosen = _Chosen(classes, sample or 0)
-        for item in _new(_distinct(items(view), totals), reader, classes):
-            if sample is None:
-                measure.add(item)
-            else:
-                chosen.take(item)
-        for item in chosen.in_order():
-            measure.add(item)
+        found = _new(_distinct(items(view), totals), reader, classes)
+        if sample is not None:
+            found = _Chosen(classes, sample).of(found)
+        while together := list(islice(found, _TOGETHER)):
+            measure.add(together)
     finally:
         if reader is not None:
             reader.results.close()
@@ -188,26 +189,34 @@ class _Chosen:
 
     def __init__(self, classes: Mapping[str, ClassLeft], sample: int) -> None:
         total = sum(each.total for each in classes.values()) or 1
-        self._most = {
-            name: max(_LEAST, sample * each.total // total) if sample else 0 for name, each in classes.items()
-        }
+        self._most = {name: max(_LEAST, sample * each.total // total) for name, each in classes.items()}
         self._heaps: dict[str, list[tuple[int, int, ViewItem]]] = {name: [] for name in classes}
         """By the negative identity: the highest is at the top."""
+        self._highest: dict[str, bytes] = {}
+        """The identity at the top, of the heaps that are full."""
         self._place = 0
 
-    def take(self, item: ViewItem) -> None:
-        """Keep an item if its identity is low enough."""
-        heap, rank = self._heaps[item.of.name], -int.from_bytes(item.identity)
-        self._place += 1
-        if len(heap) < self._most[item.of.name]:
-            heapq.heappush(heap, (rank, self._place, item))
-        elif rank > heap[0][0]:
-            heapq.heapreplace(heap, (rank, self._place, item))
-
-    def in_order(self) -> Iterator[ViewItem]:
-        """Yield what was kept, in the order of the view."""
+    def of(self, found: Iterable[ViewItem]) -> Iterator[ViewItem]:
+        """Look at all of these, and yield what was kept, in their order."""
+        for item in found:
+            self._take(item)
         kept = (entry for heap in self._heaps.values() for entry in heap)
         yield from (item for _, _, item in sorted(kept, key=lambda entry: entry[1]))
+
+    def _take(self, item: ViewItem) -> None:
+        """Keep an item if its identity is low enough."""
+        name = item.of.name
+        self._place += 1
+        # Nearly all end here: a million rows are a second or two.
+        if name in self._highest and item.identity >= self._highest[name]:
+            return
+        heap, entry = self._heaps[name], (-int.from_bytes(item.identity), self._place, item)
+        if name in self._highest:
+            heapq.heapreplace(heap, entry)
+        else:
+            heapq.heappush(heap, entry)
+        if len(heap) >= self._most[name]:
+            self._highest[name] = heap[0][2].identity
 
 
 class _Measure:
@@ -219,11 +228,16 @@ class _Measure:
         self._page_size = page_size
         self._server = server
         self._cache = ProvenanceCache()
+        self._kept = max(_KEPT_LEAST, KEPT // len(classes))
         self.encoded = 0
 
-    def add(self, found: ViewItem) -> None:
-        """Encode one item and count it for its class."""
-        item, each = self._maker.make(found), self._classes[found.of.name]
+    def add(self, found: Sequence[ViewItem]) -> None:
+        """Encode items and count them for their classes."""
+        made = self._maker.make_each([(each, 0) for each in found])
+        for each, item in zip(found, made, strict=True):
+            self._count(item, self._classes[each.of.name])
+
+    def _count(self, item: QueuedItem, each: ClassLeft) -> None:
         sums = each.sums
         self.encoded += 1
         sums.items += 1
@@ -240,7 +254,7 @@ class _Measure:
         sums.ceiling_tokens += ceiling(each.of.artifact.prefix, item.prompt_tokens, self._page_size)
         sums.lanes[item.lane] += 1
         sums.lane_tokens[item.lane] += item.prompt_tokens
-        if len(each.sample) < KEPT:
+        if len(each.sample) < self._kept:
             each.sample.append(item)
 
     def _record(self, item: QueuedItem, tokens: int) -> int:

@@ -104,14 +104,13 @@ class RowMaker:
     def _key(self, fields: Mapping[str, Value], content: bytes) -> _Key:
         if self.key == CONTENT_KEY:
             return _Key(content.hex()[:KEY_FROM_CONTENT])
-        values = [fields.get(name) for name in self.key]
-        for name, value in zip(self.key, values, strict=True):
-            problem = _key_problem(name, value, there=name in fields)
+        for name in self.key:
+            problem = _key_problem(name, fields.get(name), there=name in fields)
             if problem:
                 return _Key("", problem)
-        if len(values) == 1:
-            return _Key(str(values[0]))
-        return _Key(msgspec.json.encode(values).decode())
+        if len(self.key) == 1:
+            return _Key(str(fields[self.key[0]]))
+        return _Key(msgspec.json.encode([fields[name] for name in self.key]).decode())
 
 
 @frozen
