@@ -143,5 +143,9 @@ class StoreError(FafoError):
     """A run's folder can't be used: it is in use, of another format, damaged, or the disk refused."""
 
 
+class StoppedError(FafoError):
+    """A run ended before it was done, since more of its outcomes failed than `run.stop_when` allows."""
+
+
 class EngineError(FafoError):
     """The engine can't start or can't serve this project: a missing package, no server, a wrong model."""

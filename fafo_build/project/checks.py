@@ -21,6 +21,7 @@ from fafo_build.project.declaration import (
     Sampling,
     SegmentPolicy,
     Source,
+    StopWhen,
     Verify,
 )
 from fafo_build.project.values import MistakeError, bare, describe, duration, in_schema, listed, size
@@ -240,6 +241,7 @@ CHECKS: Mapping[type, Mapping[str, Check]] = {
     },
     QueueDepth: {"low": at_least(0), "high": at_least(1)},
     SegmentPolicy: {"size": at_least(_SMALLEST_SEGMENT)},
+    StopWhen: dict.fromkeys(("failed", "empty"), _share),
     Run: {"lanes": _lanes, "attempts": at_least(1)},
     Verify: {"min_hit_rate": _share},
     Message: {"prompt": _in_prompts},

@@ -148,6 +148,16 @@ class SegmentPolicy:
 
 
 @frozen
+class StopWhen:
+    """`run.stop_when`: of which outcomes a run ends before it is done. Shares of its own outcomes, 0 to 1."""
+
+    failed: float | None = None
+    """The largest share that may be failures; any where it isn't given."""
+    empty: float | None = None
+    """The largest share that may be answers without a token; any where it isn't given."""
+
+
+@frozen
 class Run:
     """`[run]`."""
 
@@ -163,6 +173,7 @@ class Run:
     """Seconds between two looks of a service for new rows in its sources."""
     stop_within: float = 30.0
     """Seconds after SIGTERM within which what is at the engine may still be answered."""
+    stop_when: StopWhen = field(factory=StopWhen)
     network_file_system: bool = False
     """Whether the run's folder may lie on a network file system."""
 

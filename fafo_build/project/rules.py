@@ -22,6 +22,7 @@ from fafo_build.project.declaration import (
     Sampling,
     SegmentPolicy,
     Source,
+    StopWhen,
     Verify,
 )
 from fafo_build.project.turns import CONVERSATION_IN_SCHEMA, ROLE_IS_MISSING, conversation
@@ -252,7 +253,6 @@ RULES: Mapping[type, Rule] = {
 _LATER: Mapping[tuple[type, str], str] = {
     (Source, "where"): "filter in the query of an sql source",
     (Source, "select"): "shape the text in the prompt, or in the query of an sql source",
-    (Run, "stop_when"): "watch the failures of a run with `fafo status`",
 }
 """Keys that are planned, and what to do without them."""
 
@@ -310,6 +310,7 @@ HOMES: Sequence[Mapping[type, str]] = (
         Verify: "in [verify]",
         QueueDepth: "in run.queue",
         SegmentPolicy: "in run.segment",
+        StopWhen: "in run.stop_when",
     },
 )
 """Of each kind of file: where a table's keys belong, for keys that stand in the wrong one."""

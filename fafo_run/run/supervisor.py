@@ -24,6 +24,7 @@ from fafo_run.run.pool import Pool
 from fafo_run.run.progress import Progress
 from fafo_run.run.roles import Roles
 from fafo_run.run.state import RunState, Snapshot
+from fafo_run.run.stop import Stop
 from fafo_run.run.store import RunStore
 from fafo_run.run.totals import Totals, count
 from fafo_run.run.view import View, items
@@ -51,8 +52,8 @@ class Supervisor:
         """Run until every item of the plan has an outcome, or until interrupted by SIGINT or SIGTERM.
 
         Raises `StoreError` when the store can't be used or a disk refuses, `EngineError` when the engine
-        can't start or is gone for good, `SourceError` when a source can't be read. What was acknowledged
-        until then is safe.
+        can't start or is gone for good, `SourceError` when a source can't be read, `StoppedError` when
+        `run.stop_when` ends it. What was acknowledged until then is safe.
         """
         cycles.search_rarely()
         with signals.terminating():
@@ -143,6 +144,7 @@ class Supervisor:
         progress.engine = capabilities.engine
         state = RunState(totals.by_class if totals else dict.fromkeys(self._costs(), 0), self._costs())
         roles = Roles(self._view, store, pool, state, self.folder, service=self.service)
+        stop = Stop(self._view.project.run.stop_when)
 
         def tick() -> None:
             for line in state.said():
@@ -150,12 +152,15 @@ class Supervisor:
             snapshot = state.snapshot(store.queue.depth())
             self.listener.tick(snapshot)
             progress.tick(snapshot, pool.names, pool.away)
+            if stop.reached(snapshot):
+                roles.stop()
 
         work = asyncio.create_task(roles.run(tick))
         with signals.calling(self._interrupter(roles, state, work)):
             await asyncio.wait({work})
         if not work.cancelled():
             work.result()
+            stop.end()
         return self._outcome(
             state.snapshot(store.queue.depth()),
             interrupted=bool(self._interrupts),

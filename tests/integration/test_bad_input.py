@@ -115,6 +115,33 @@ def test_a_column_that_some_rows_lack_is_their_own_failure(tmp_path: Path) -> No
     assert fafo_json(folder, "run", check=3)["failures"] == {"row_invalid": 12}
 
 
+def test_a_run_of_which_most_fails_ends_early_and_goes_on_when_it_is_mended(tmp_path: Path) -> None:
+    rows = 40_000
+    text = CLASS.replace("{{ item.text }}", "{{ item.text }}{% if item.id > 9 %}{{ item.txet }}{% endif %}")
+    limited = MAIN + "[run]\nstop_when = { failed = 0.05 }\n"
+    folder = built(write_project(tmp_path, rows, main=limited, classes={"ask": text}))
+    said = fafo(folder, "run", check=1).stderr
+    (line,) = (line for line in said.splitlines() if line.startswith("fafo.toml:"))
+    assert line.startswith("fafo.toml:18:24: run.stop_when.failed: ")
+    assert "mostly row_invalid (" in line
+    assert "`fafo retry --code row_invalid`" in said
+    status = fafo_json(folder, "status")
+    assert status["status"] == "failed"
+    assert 500 <= status["failed"] < rows - 10
+    (folder / "classes" / "ask.toml").write_text(CLASS, "utf-8")
+    built(folder)
+    assert fafo_json(folder, "run")["completed"] == rows
+    assert fafo_json(folder, "verify", check=None)["completeness"]["lost"] == 0
+
+
+def test_a_run_of_which_little_fails_is_not_ended(tmp_path: Path) -> None:
+    limited = MAIN + "[run]\nstop_when = { failed = 0.05, empty = 0.2 }\n"
+    folder = built(write_project(tmp_path, 1_000, main=limited))
+    with (folder / "facts.jsonl").open("a") as file:
+        file.write("torn\n" * 2)
+    assert fafo_json(folder, "run", check=3)["completed"] == 1_000
+
+
 def test_one_broken_class_leaves_the_previous_build(project: Path) -> None:
     built(project)
     before = (project / "build" / "fafo.lock").read_bytes()

@@ -26,6 +26,7 @@ from fafo_build.project.declaration import (
     Sampling,
     SegmentPolicy,
     Source,
+    StopWhen,
     Verify,
 )
 from fafo_build.project.overrides import ENGINE_URLS, source_variable
@@ -43,6 +44,7 @@ SECTIONS: dict[str, type] = {
     "[run]": Run,
     "run.queue": QueueDepth,
     "run.segment": SegmentPolicy,
+    "run.stop_when": StopWhen,
     "[verify]": Verify,
     "class": PromptClass,
     "[[message]]": Message,

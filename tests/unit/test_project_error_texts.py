@@ -33,7 +33,7 @@ CASES: dict[str, dict[str, str | bytes]] = {
     ),
     "unknown_key_near": exam("max_new_tokens = 96", "max_tokens = 96"),
     "unknown_key_far": main("min_hit_rate = 0.99", "min_hit_rate = 0.99\nzzz = 1"),
-    "unknown_key_later": main("[verify]", "stop_when = { failed = 0.05 }\n\n[verify]"),
+    "unknown_key_later": main('key = "symbol"', 'key = "symbol"\nwhere = "year > 1900"'),
     "unknown_key_elsewhere": exam("samples = 2", 'samples = 2\nsources = ["elements"]'),
     "unknown_table": main("[verify]", "[verfy]"),
     "literal": main('kind = "transformers"', 'kind = "transfomers"'),

@@ -72,6 +72,24 @@ REFUSED = [
         "min_hit_rate = 99",
         "30:16: verify.min_hit_rate: expected 0 to 1, got 99",
     ),
+    (
+        "fafo.toml",
+        'lease = "15m"',
+        "stop_when = { failed = 5, empty = 0.2 }",
+        "26:24: run.stop_when.failed: expected 0 to 1, got 5",
+    ),
+    (
+        "fafo.toml",
+        'lease = "15m"',
+        "stop_when = 0.05",
+        "26:13: run.stop_when: expected a table, got 0.05",
+    ),
+    (
+        "fafo.toml",
+        'lease = "15m"',
+        "stop_when = { fail = 0.05 }",
+        "26:15: run.stop_when.fail: there is no such key",
+    ),
     ("fafo.toml", 'lease = "15m"', 'lease = "0s"', "26:9: run.lease: expected a duration above 0"),
     ("fafo.toml", 'size = "256MiB"', 'size = "1KiB"', "27:20: run.segment.size: expected 8192 or more"),
     ("fafo.toml", 'size = "256MiB"', 'size = "256MX"', "27:20: run.segment.size: expected a size"),
@@ -402,10 +420,10 @@ def test_what_is_refused_and_where(file: str, old: str, new: str, expected: str,
 
 
 def test_keys_for_later_say_so(tmp_path: Path) -> None:
-    main = change(MAIN, "[verify]", "stop_when = { failed = 0.05 }\n[verify]")
+    main = change(MAIN, 'key = "symbol"', 'key = "symbol"\nwhere = "year > 1900"')
     shown = problems(write(tmp_path, main, exam=EXAM + "n = 2\n"))
     assert "cure: write samples, for several outputs per row" in shown
-    assert "cure: stop_when is not in this version" in shown
+    assert "cure: where is not in this version" in shown
 
 
 def test_no_message_at_all(tmp_path: Path) -> None:

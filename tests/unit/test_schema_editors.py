@@ -151,6 +151,8 @@ ODD = [
     ),
     ("fafo", "[engine]", 'date = 2026-01-31\ndtype = "float32"\nrevision = "main"\n[engine]'),
     ("fafo", "min_hit_rate = 0.99", "min_hit_rate = 1"),
+    ("fafo", "[verify]", "stop_when = { failed = 0.05, empty = 1 }\n[verify]"),
+    ("fafo", "[verify]", "stop_when = {}\n[verify]"),
     ("fafo", "[verify]\nmin_hit_rate = 0.99\n", ""),
     ("fafo", "[verify]\nmin_hit_rate = 0.99\n", "[verify]\n"),
     ("class", 'sources = ["elements", "countries"]', 'sources = "elements"'),
