@@ -258,6 +258,7 @@ class Dispatcher:
         if isinstance(error, Busy) and rank.room.taken > 1:
             # It has enough to do; that says nothing about this item.
             return
+        flight.broken = error.broken
         if await rank.server.lives(flight.prefix, rank.number, error):
             for claim in flight.claims:
                 # Whose connection broke may have been aboard with one that kills what is behind the URL.
@@ -278,7 +279,7 @@ class Dispatcher:
 
     def _recall(self, server: Server, *, died: bool) -> None:
         """A server is quarantined: what is under way there goes elsewhere."""
-        for claim in self._flights.died(server) if died else ():
+        for claim in self._flights.died(server) if died else self._flights.broken(server):
             self._try_again(claim, server, _DIED)
         for rank in server.ranks:
             self._give_back(list(self._taken_over.pop(rank, ())))

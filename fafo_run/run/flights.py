@@ -35,6 +35,8 @@ class Flight:
     """Seconds of the monotonic clock."""
     task: asyncio.Task[None] | None = None
     taken_over_by: Rank | None = None
+    broken: bool = False
+    """Whether its connection broke, and it isn't known yet what that means."""
 
 
 @define
@@ -98,6 +100,14 @@ class Flights:
             return suspects
         self._deaths.update(claim.item.identity for flight in aboard for claim in flight.claims)
         return []
+
+    def broken(self, server: Server) -> list[Claim]:
+        """A server that may well live is asked no more; return the claims that broke its connections.
+
+        What is behind it may have died of one of many that broke together: each is judged as by `broke`.
+        """
+        flights = [flight for flight in self.aboard(server) if flight.broken]
+        return [claim for flight in flights for claim in flight.claims if self.broke(claim)]
 
     def broke(self, claim: Claim) -> bool:
         """A connection broke at a server that lives; return whether this item is to blame: it was a suspect.

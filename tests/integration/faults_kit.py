@@ -78,9 +78,9 @@ class Ended:
     recorded: Recorded
 
 
-def ask_these(folder: Path, servers: Sequence[Faulty], main: str = MAIN) -> Path:
+def ask_these(folder: Path, servers: Sequence[Faulty], main: str = MAIN, *, running: int = RUNNING) -> Path:
     """Let a project of `write_project` ask these servers."""
-    return use_all(folder, servers, main, max_running=RUNNING, timeout_silence=SILENCE)
+    return use_all(folder, servers, main, max_running=running, timeout_silence=SILENCE)
 
 
 def run_here(folder: Path) -> Ended:

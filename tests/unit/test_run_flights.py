@@ -74,6 +74,21 @@ def test_a_break_at_a_server_that_lives_is_a_suspects_fault_alone(bench: Bench) 
     assert [bench.flights.broke(claim(1)) for _ in range(3)] == [False, False, True]
 
 
+def test_of_many_that_broke_together_all_come_nearer_to_being_suspects(bench: Bench) -> None:
+    flights = [bench.flights.begin(bench.one, [claim(number)], PREFIX) for number in range(9)]
+    for flight in flights[1:]:
+        flight.broken = True
+    elsewhere = bench.flights.begin(bench.other, [claim(10)], PREFIX)
+    elsewhere.broken = True
+    server = bench.one.server
+    assert [bench.flights.broken(server), bench.flights.broken(server)] == [[], []]
+    suspects = [number for number in range(11) if bench.flights.is_suspect(claim(number))]
+    assert suspects == list(range(1, 9))
+    for flight in flights[2:]:
+        bench.flights.end(flight)
+    assert bench.flights.broken(server) == flights[1].claims
+
+
 def test_an_outcome_clears_a_suspect(bench: Bench) -> None:
     bench.death(1), bench.death(1)
     bench.flights.done(claim(1))
