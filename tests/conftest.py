@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 
 import pytest
@@ -14,6 +15,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the folder that the processes of this run of the tests share. Workers find its name in their
     environment.
     """
+    # A shell ignores it for what it starts in the background, and so would all that the tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):
         shared = tempfile.TemporaryDirectory(prefix="fafo-tests")
         os.environ[SHARED] = shared.name
