@@ -132,6 +132,8 @@ class WarmUp:
     prompt_tokens: int
     cached_tokens: int
     """0 on a cold cache."""
+    computed: bool = True
+    """False when the engine wasn't asked, or refused, as it will refuse every request with this prefix."""
 
 
 @frozen

@@ -96,7 +96,7 @@ class FakeEngine(Engine):
         count, limits = len(prefix.ids), self._capabilities
         # Requests with such a prefix are refused one by one; no server would hold it.
         if count >= limits.context_length or not in_vocabulary(prefix.ids, limits.vocab_size):
-            return WarmUp(count, 0)
+            return WarmUp(count, 0, computed=False)
         cached = self.cache.match(prefix.ids[:-1])
         self.cache.insert(prefix.ids)
         return WarmUp(count, cached)

@@ -149,7 +149,7 @@ class SglangEngine(Engine):
             or count >= limits.context_length
             or not in_vocabulary(prefix.ids, limits.vocab_size)
         ):
-            return WarmUp(count, 0)
+            return WarmUp(count, 0, computed=False)
         rid = self._name(f"warm.{prefix.artifact[:16]}")
         try:
             body = await client.generate(
@@ -157,7 +157,7 @@ class SglangEngine(Engine):
             )
             meta = reply(body, prompt_tokens=count, max_new_tokens=1, vocab_size=limits.vocab_size).meta_info
         except RefusedError:
-            return WarmUp(count, 0)
+            return WarmUp(count, 0, computed=False)
         except AbortedError as error:
             raise Unavailable(f"{client.url}: the warm-up was aborted: {error}") from error
         except MalformedError as error:
@@ -239,12 +239,25 @@ class SglangEngine(Engine):
                 context_length=self._context_length,
                 max_running=self._spec.max_running,
             )
-            return found if behind is None else together(found, len(behind), self._spec.max_running)
+            if behind is not None:
+                return together(found, len(behind), self._spec.max_running)
+            self._check_room(found)
+            return found
         except MalformedError as error:
             raise self._error(
                 f"what answers at {client.url} isn't an SGLang server that generates: {error}",
                 self._launch(client.url),
             ) from error
+
+    def _check_room(self, found: Capabilities) -> None:
+        """Raise `EngineError` when a rank would have none of the requests that may be in flight."""
+        most = self._spec.max_running
+        if most is not None and most < found.ranks:
+            raise self._error(
+                f"{found.server} has {found.ranks} data-parallel ranks, and max_running is {most}",
+                f"let it be at least {found.ranks}: each rank is warmed, and needs a request to compute",
+                "max_running",
+            )
 
     async def _past_the_router(self, client: Client, behind: Sequence[str]) -> bytes:
         """Return what the first of a router's servers that can be reached from here says of itself."""

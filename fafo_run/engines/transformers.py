@@ -98,7 +98,7 @@ class TransformersEngine(Engine):
         count = len(prefix.ids)
         # Requests with such a prefix are refused one by one; the model must not see it.
         if not in_vocabulary(prefix.ids, limits.vocab_size) or count >= limits.context_length:
-            return WarmUp(count, 0)
+            return WarmUp(count, 0, computed=False)
         known = await self._call(lambda _: decoder.warm(prefix.ids))
         return WarmUp(count, max(count - 1, 0) if known else 0)
 

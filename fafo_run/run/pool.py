@@ -67,7 +67,9 @@ class Pool:
                 )
             preflight.check(self._view, limits)
         started = await self._that_answer(started, absent)
-        preflight.descriptors(sum(limits.concurrency * limits.ranks for _, limits in started))
+        needed = [_connections(limits) for _, limits in started]
+        # One that isn't there yet is taken to be as large as the largest.
+        preflight.descriptors(sum(needed) + max(needed) * len(absent))
         for line in self._remarks([limits for _, limits in started]):
             self._say(line)
         for engine, limits in started:
@@ -190,7 +192,11 @@ class Pool:
     async def _add(self, engine: Engine, limits: Capabilities) -> None:
         first = self.servers[0].capabilities if self.servers else limits
         server = Server(
-            engine, limits, self._evidence, self._say, differs=lambda later: difference(first, later)
+            engine,
+            limits,
+            self._evidence,
+            self._say,
+            differs=lambda later: difference(first, later) or self._beyond_files(engine, later),
         )
         await server.begin()
         self.servers.append(server)
@@ -229,7 +235,7 @@ class Pool:
                 await engine.stop()
                 told = self._absent[engine.server] = self._say_once(str(error), told)
                 continue
-            differs = difference(self.servers[0].capabilities, limits)
+            differs = difference(self.servers[0].capabilities, limits) or self._beyond_files(engine, limits)
             if differs is None:
                 break
             await engine.stop()
@@ -238,6 +244,15 @@ class Pool:
         del self._absent[engine.server]
         self._say(f"{limits.server} has joined")
         self.on_join(self.servers[-1])
+
+    def _beyond_files(self, engine: Engine, limits: Capabilities) -> str | None:
+        """Return why this process can't have the connections that an engine needs now; None when it can."""
+        others = (each.capabilities for each in self.servers if each.engine is not engine)
+        try:
+            preflight.descriptors(_connections(limits) + sum(map(_connections, others)))
+        except EngineError as error:
+            return str(error)
+        return None
 
     async def _end(self, server: Server) -> None:
         try:
@@ -254,6 +269,11 @@ class Pool:
     def _note(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fault = error
+
+
+def _connections(limits: Capabilities) -> int:
+    """Return how many requests may be under way at a server."""
+    return limits.concurrency * limits.ranks
 
 
 def _hush(server: Server) -> str:

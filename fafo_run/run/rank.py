@@ -49,29 +49,25 @@ class Rank:
     async def warm(self, prefix: Prefix) -> None:
         """Have the prefix computed; where that fails the server is quarantined."""
         try:
-            with self.server.asking():
-                found = await self.server.engine.warm(prefix, self.number)
+            found = await self.server.warm(prefix, self.number)
         except Busy as error:
             self.room.refused()
             if self.room.shut:
                 self.server.quarantine(str(error), prefix, died=False)
             return
         except Unavailable as error:
-            self.server.lost_count += 1
             self.server.quarantine(str(error), prefix, died=error.broken)
             return
-        except asyncio.CancelledError:
-            self.server.lost_count += 1
-            raise
-        self.server.answered(1, found.prompt_tokens, found.cached_tokens)
         self.room.answered()
         self.warmed(prefix, found)
 
     def warmed(self, prefix: Prefix, found: WarmUp) -> None:
-        """A warm-up has finished."""
-        self.server.knows(prefix)
+        """A warm-up has finished; where it was refused there will be no better one."""
         why = self.warmth.why(prefix.artifact)
         self.warmth.warmed(prefix.artifact)
+        if not found.computed:
+            return
+        self.server.knows(prefix)
         self.warm_ups.append(found)
         self.server.tell(
             Warmed,

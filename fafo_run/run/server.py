@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fafo_build.errors import EngineError
-from fafo_run.engines.base import Capabilities, Counters, Engine, Prefix, Unavailable, WarmUp
+from fafo_run.engines.base import Busy, Capabilities, Counters, Engine, Prefix, Unavailable, WarmUp
 from fafo_run.run.backoff import Backoff
 from fafo_run.run.evidence import AnyEvent, Ended, Evidence, Excluded, Quarantined, Returned, Started, Sums
 from fafo_run.run.rank import Rank
@@ -154,6 +154,20 @@ class Server:
         usual = self.usual
         self.usual = seconds if usual is None else usual + _MEMORY * (seconds - usual)
 
+    async def warm(self, prefix: Prefix, rank: int) -> WarmUp:
+        """Have a rank compute a prefix, and count what comes of it. Raises `Unavailable`."""
+        try:
+            with self.asking():
+                found = await self.engine.warm(prefix, rank)
+        except Busy:
+            raise
+        except (Unavailable, asyncio.CancelledError):
+            self.lost_count += 1
+            raise
+        if found.computed:
+            self.answered(1, found.prompt_tokens, found.cached_tokens)
+        return found
+
     async def lives(self, prefix: Prefix, rank: int, error: Unavailable) -> bool:
         """Something was lost, by `error`; return whether the server lives, and quarantine it if not.
 
@@ -208,12 +222,9 @@ class Server:
     async def _canary_of(self, prefix: Prefix, rank: int) -> WarmUp | None:
         """Return what it answers to the prefix alone; None when it doesn't in time."""
         try:
-            found = await asyncio.wait_for(self.engine.warm(prefix, rank), CANARY)
+            return await asyncio.wait_for(self.warm(prefix, rank), CANARY)
         except (Unavailable, TimeoutError):
-            self.lost_count += 1
             return None
-        self.answered(1, found.prompt_tokens, found.cached_tokens)
-        return found
 
     async def _probe(self, prefix: Prefix) -> None:
         """Ask again and again, ever more rarely, until it answers; then let work come again."""

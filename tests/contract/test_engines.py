@@ -425,7 +425,7 @@ def test_a_prefix_that_no_request_can_have_hurts_nothing(
                 )
             ):
                 bad = Prefix(f"{number:f>64x}", ids)
-                assert await it.engine.warm(bad) == WarmUp(len(ids), 0)
+                assert await it.engine.warm(bad) == WarmUp(len(ids), 0, computed=False)
                 (no,) = await it.engine.generate([request(bad)])
                 assert isinstance(no, Rejected)
                 assert no.code is code

@@ -169,6 +169,19 @@ def answer(**meta: Any) -> dict[str, Any]:
     }
 
 
+def test_fewer_in_flight_than_ranks_are_refused() -> None:
+    async def main() -> None:
+        async with FakeSglang(dp_size=4) as server:
+            await (await started(server, max_running=4)).stop()
+            with pytest.raises(EngineError) as caught:
+                await started(server, max_running=3)
+            assert f"{server.url} has 4 data-parallel ranks, and max_running is 3" in str(caught.value)
+            (problem,) = caught.value.problems
+            assert problem.field == "engine.max_running" and "at least 4" in (problem.cure or "")
+
+    run(main())
+
+
 def test_reads_an_answer() -> None:
     found = reply(json.dumps(answer()).encode(), prompt_tokens=6, max_new_tokens=2, vocab_size=1000)
     assert (found.output_ids, found.meta_info.cached_tokens) == ([5, 6], 4)
@@ -528,7 +541,7 @@ def test_a_prefix_that_would_kill_the_server_is_never_sent(ids: tuple[int, ...])
     async def main() -> None:
         async with FakeSglang() as server:
             it = await started(server)
-            assert await it.warm(Prefix("b" * 64, ids)) == WarmUp(len(ids), 0)
+            assert await it.warm(Prefix("b" * 64, ids)) == WarmUp(len(ids), 0, computed=False)
             assert server.received == []
 
     run(main())
@@ -539,7 +552,7 @@ def test_a_prefix_that_the_server_refuses_is_left_to_its_requests() -> None:
         async with FakeSglang() as server:
             it = await started(server)
             server.fault = response(400, {"error": "no"})
-            assert await it.warm(PREFIX) == WarmUp(4, 0)
+            assert await it.warm(PREFIX) == WarmUp(4, 0, computed=False)
             assert isinstance(await generate(it), Rejected)
 
     run(main())

@@ -109,6 +109,11 @@ def run(bench: Bench, main: Coroutine[Any, Any, None]) -> None:
     asyncio.run(whole())
 
 
+def ended(bench: Bench) -> evidence.Ended:
+    (found,) = [event for event in evidence.read(bench.folder)[0] if isinstance(event, evidence.Ended)]
+    return found
+
+
 async def until(true: Callable[[], bool]) -> None:
     while not true():
         await asyncio.sleep(0.001)
@@ -330,6 +335,51 @@ def test_a_prefix_that_was_evicted_is_warmed_again_and_told(bench: Bench) -> Non
     events, _ = evidence.read(bench.folder)
     assert [event.why for event in events if isinstance(event, evidence.Warmed)] == ["first", "evicted"]
     assert [event.cached_tokens for event in events if isinstance(event, evidence.Missed)] == [0]
+
+
+def test_a_warm_up_that_was_refused_was_not_answered(bench: Bench) -> None:
+    async def main() -> None:
+        too_long = Prefix("b" * 64, (1,) * 200)
+        await bench.rank.warm(too_long)
+        assert not bench.rank.needs_warming(too_long), "its items are refused one by one"
+        assert bench.rank.warm_ups == []
+        assert await bench.server.lives(too_long, 0, Unavailable("reset")), "it said no, and so it lives"
+
+    run(bench, main())
+    assert bench.told() == ["Started", "Ended"]
+    assert ended(bench).sums == evidence.Sums()
+
+
+@pytest.mark.parametrize(("error", "lost"), [(Busy("full"), 0), (Unavailable("reset"), 1)])
+def test_what_a_server_takes_no_more_is_not_lost(bench: Bench, error: Unavailable, lost: int) -> None:
+    async def main() -> None:
+        bench.engine.away = True  # Once quarantined it isn't asked again.
+        bench.engine.prefixes = lambda: error
+        await bench.rank.warm(PREFIX)
+        await bench.lose()
+
+    run(bench, main())
+    # One that is quarantined by its warm-up isn't asked for a canary.
+    assert ended(bench).sums == evidence.Sums(lost=lost)
+
+
+def test_a_canary_that_is_called_off_is_lost(bench: Bench) -> None:
+    async def main() -> None:
+        begun = asyncio.Event()
+
+        async def hang(*_: object) -> WarmUp:
+            begun.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        bench.engine.warm = hang  # type: ignore[assignment]
+        losing = asyncio.create_task(bench.lose())
+        await begun.wait()
+        losing.cancel()
+        await asyncio.gather(losing, return_exceptions=True)
+
+    run(bench, main())
+    assert ended(bench).sums == evidence.Sums(lost=1)
 
 
 def test_without_a_prefix_cache_nothing_is_warmed(bench: Bench) -> None:
