@@ -40,6 +40,13 @@ LONG = {
     for name in NAMES
 }
 SHORT = {name: saying(name) for name in NAMES}
+FAMILY = {
+    name: saying(
+        " ".join(f"Rule {rule}: say {'it' if rule < 30 else name} {rule} times." for rule in range(45))
+    )
+    for name in NAMES
+}
+"""They begin alike, for two thirds of their prefixes."""
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +139,24 @@ def test_pages_of_16_cost_what_is_beyond_them_or_all_of_a_short_prefix(model: Pa
         assert "whole pages of 16 tokens, and the longest prefix has" in details(told, "page_size")[0]
         live = fafo_json(folder, "verify", "--live", check=5)
         assert causes(live) == ["no_ceiling", "page_size"]
+
+
+@pytest.mark.parametrize("page", [1, 16])
+def test_prefixes_that_begin_alike_and_are_computed_in_chunks_reach_their_ceilings(
+    model: Path, tmp_path: Path, page: int
+) -> None:
+    """Of a warm-up, too: it finds what it shares with those before it, in whole pages, and nothing else."""
+    flags = ("--page-size", str(page), "--chunked-prefill-size", "64")
+    with served(model, tmp_path, *flags) as server:
+        folder = project(tmp_path / "project", server, FAMILY)
+        fafo(folder, "run", "--quiet")
+        told = fafo_json(folder, "verify")
+        assert (told["verdict"], told["causes"], told["ratio"]) == ("ok", [], 1)
+        warm = told["warm_ups"]
+        assert warm["by_why"] == {"first": len(NAMES)}
+        assert warm["cached_tokens"] == warm["ceiling_tokens"] > 2 * 64 * (len(NAMES) - 1)
+        assert warm["ceiling_tokens"] % page == 0
+        assert told["counters"][server.url]["agreement"] == "agree"
 
 
 def test_a_cache_that_is_too_small_for_the_prefixes_is_below(model: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from fafo_run.run.evidence import NAME
 from tests.fake_sglang import hang_up
-from tests.helpers import MAIN, fafo, fafo_json, write_project
+from tests.helpers import CLASS, MAIN, fafo, fafo_json, write_project
 from tests.serving import serving, use
 
 ITEMS = 12
@@ -69,6 +69,45 @@ def test_warm_ups_hours_and_counters_stand_beside_the_items(project: Path) -> No
         }  # fmt: skip
         assert told["evidence"] == {"events": 3, "unreadable": 0}
         assert "servers' counters agree" in fafo(project, "verify").stdout
+
+
+FAMILY = {
+    name: CLASS.replace(
+        'prompt = "rules.md"', f'content = "You write questions. Each has one answer, and no more. {more}"'
+    )
+    for name, more in {
+        "plain": "",
+        "kind": "Be kind.",
+        "brief": "Be brief.",
+        "kinder": "Be kind. Smile.",
+    }.items()
+}
+"""Classes that begin alike, and one whose prefix others begin with."""
+
+
+@pytest.mark.parametrize("page", [1, 8])
+def test_a_warm_up_finds_what_it_shares_with_those_before_it_and_no_more(tmp_path: Path, page: int) -> None:
+    folder = write_project(tmp_path, ITEMS, classes=FAMILY)
+    with serving(page_size=page, metrics=True) as server:
+        fafo(use(folder, server), "run", "--quiet")
+        told = fafo_json(folder, "verify")
+        assert (told["verdict"], told["ratio"]) == ("ok", 1)
+        warm = told["warm_ups"]
+        assert warm["by_why"] == {"first": len(FAMILY)}
+        assert warm["cached_tokens"] == warm["ceiling_tokens"] > 0
+        (shared,) = fafo_json(folder, "build")["shared"]
+        least = min(branch["tokens"] for branch in shared["branches"])
+        assert warm["ceiling_tokens"] >= (len(FAMILY) - 1) * (least // page * page)
+
+
+def test_prompts_that_are_sent_again_as_samples_are_beyond_the_ceiling(tmp_path: Path) -> None:
+    asks = CLASS.replace("temperature = 0", "temperature = 1\nsamples = 3")
+    folder = write_project(tmp_path, ITEMS, classes={"ask": asks})
+    with serving() as server:
+        fafo(use(folder, server, ONE), "run", "--quiet")
+        told = fafo_json(folder, "verify")
+        assert told["hit_rate"] > told["ceiling"]
+        assert (told["ratio"], told["ceiling_tokens"]) == (1, 3 * ITEMS * PREFIX)
 
 
 def test_a_run_without_evidence_is_verified_all_the_same(project: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 from attrs import evolve
+from msgspec.structs import replace as evolve_struct
 
 from fafo_run.item import Failure, FailureCode, FinishReason, Output, Provenance, Record, Stage
 from fafo_run.run.evidence import AnyEvent
@@ -130,6 +132,39 @@ def test_a_warm_up_shares_whole_pages_with_what_its_process_holds() -> None:
     assert warm_ups(lives_of(list(events)), PREFIXES).ceiling_tokens == 48 + 48
 
 
-def test_warm_ups_of_older_prompts_arent_counted() -> None:
+@pytest.mark.parametrize(("page", "ceiling"), [(1, 99), (16, 96), (64, 64), (128, 0)])
+def test_a_prefix_that_is_there_whole_lacks_its_last_token(page: int, ceiling: int) -> None:
+    """Two classes with one prefix: the second finds all of it, but the token whose answer is wanted."""
+    events = [started(page_size=page), warmed(1.0), warmed(2.0, "child")]
+    assert warm_ups(lives_of(list(events)), dict.fromkeys(PREFIXES, EXAM)).ceiling_tokens == ceiling
+
+
+@pytest.mark.parametrize("order", [("exam", "child"), ("child", "exam")])
+def test_a_prefix_that_another_one_begins_with_is_shared_in_either_order(order: tuple[str, str]) -> None:
+    within = {"a" * 64: EXAM, "b" * 64: EXAM[:60]}
+    lengths = {"exam": 100, "child": 60}
+    events = [started(), *(warmed(at, name, prompt_tokens=lengths[name]) for at, name in enumerate(order))]
+    assert warm_ups(lives_of(list(events)), within).ceiling_tokens == {"exam": 60, "child": 59}[order[1]]
+
+
+def test_of_several_that_were_warmed_before_the_longest_beginning_counts() -> None:
+    third = {"c" * 64: (*EXAM[:80], *range(300, 320))}
+    event = evolve_struct(warmed(3.0), artifact="c" * 64)
+    for before in (("exam", "child"), ("child", "exam")):
+        events = [started(), *(warmed(at, name) for at, name in enumerate(before)), event]
+        assert warm_ups(lives_of(list(events)), PREFIXES | third).ceiling_tokens == 60 + 80
+
+
+def test_what_another_server_another_rank_or_an_earlier_run_has_is_nothing_to_a_warm_up() -> None:
+    events = [
+        started(), started(server=OTHER), warmed(1.0), warmed(2.0, rank=1), warmed(2.0, server=OTHER),
+        started(9.0, session="t"), evolve_struct(warmed(10.0), session="t"),
+    ]  # fmt: skip
+    assert warm_ups(lives_of(list(events)), PREFIXES) == WarmUps(4, 400, 0, 0, {"first": 4})
+
+
+def test_warm_ups_of_older_prompts_arent_counted_nor_what_they_left() -> None:
     assert warm_ups(lives_of([started(), warmed(1.0)]), {"c" * 64: EXAM}) == WarmUps()
+    found = warm_ups(lives_of([started(), warmed(1.0), warmed(2.0, "child")]), {"b" * 64: PREFIXES["b" * 64]})
+    assert found == WarmUps(1, 100, 0, 0, {"first": 1})
     assert WarmUps().as_json()["hit_rate"] is None
