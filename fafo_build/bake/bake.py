@@ -175,7 +175,7 @@ def _bake(
     declared = project.classes[plan.name]
     model = models[declared.model]
     check_sampling(project, declared, model.loaded.vocab_size)
-    artifact = compile_class(project, declared, model)
+    artifact = compile_class(project, declared, model, plan.prompts)
     return ClassReport(plan, artifact, plan.before != artifact.hash, glue_tokens(artifact, model.encoder))
 
 
@@ -205,14 +205,16 @@ def _write(
 ) -> None:
     """Write what the lock will name before the lock, so that a lock never names what isn't there."""
     build_dir = project.build_dir
+    files = {}
     for model in models.values():
         path = store.tokenizer_path(build_dir, model.tokenizer)
         if not store.is_whole(path, model.tokenizer):
-            store.write(path, model.tokenizer_json)
+            files[path] = model.tokenizer_json
     for report in reports:
         path = store.artifact_path(build_dir, report.artifact.hash)
         if not store.is_whole(path, report.artifact.hash):
-            store.write(path, report.artifact.encoded)
+            files[path] = report.artifact.encoded
+    store.write_all(files)
     if history:
         store.write(history_path(build_dir), encode_history(history))
     store.write(lock_path(build_dir), encode_lock(lock))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from attrs import evolve, frozen
@@ -18,13 +18,13 @@ from fafo_build.bake.form import Form, OwnTokenizer
 from fafo_build.bake.kwargs import read_kwargs
 from fafo_build.bake.layout import lay_out
 from fafo_build.bake.plain import Plain
+from fafo_build.bake.plan import checked_prompts
 from fafo_build.bake.prove import prove
 from fafo_build.errors import BakeError, Problem, TemplateError
 from fafo_build.project.declaration import Project, PromptClass
-from fafo_build.render.checks import check_class
 from fafo_build.render.comments import without_comments
 from fafo_build.render.environment import CONSTANT_NAMES, ITEM_NAMES
-from fafo_build.render.sources import Prompts, gather
+from fafo_build.render.sources import Prompts
 from fafo_build.render.special_tokens import asks_for_special_tokens, check_special_tokens
 from fafo_build.render.trace import Trace, UnrenderableError, trace
 from fafo_build.render.used import used_vars, uses_examples
@@ -33,7 +33,7 @@ from fafo_build.tokens.family import why_refused
 from fafo_build.tokens.model_files import LoadedModel
 
 
-@frozen
+@frozen(slots=False)
 class ReadyModel:
     """A model that classes can be baked for."""
 
@@ -46,7 +46,7 @@ class ReadyModel:
     tokenizer_json: bytes
     """Canonical JSON; what goes into build/tokenizers/."""
 
-    @property
+    @cached_property
     def tokenizer(self) -> str:
         """64 hex digits: the name of that file."""
         return sha256(self.tokenizer_json)
@@ -58,7 +58,7 @@ def ready(loaded: LoadedModel, name: str, date: datetime.date | None) -> ReadyMo
     Raises `BakeError` for a tokenizer that can't be baked.
     """
     own = OwnTokenizer(loaded.tokenizer)
-    why = why_refused(json.loads(own.json))
+    why = why_refused(own.content)
     encoder = TextEncoder(own.json)
     if why is None and (token := encoder.leak()) is not None:
         why = f"the text {token} becomes the token {token} wherever it stands"
@@ -77,15 +77,16 @@ def ready(loaded: LoadedModel, name: str, date: datetime.date | None) -> ReadyMo
     )
 
 
-def compile_class(project: Project, declared: PromptClass, model: ReadyModel) -> Artifact:
-    """Bake one class, and prove it.
+def compile_class(
+    project: Project, declared: PromptClass, model: ReadyModel, prompts: Prompts | None = None
+) -> Artifact:
+    """Bake one class, and prove it; `prompts` are its prompts if they are read and checked already.
 
     Raises `TemplateError` for a mistake in its prompts, `BakeError` when the model's chat template or
     tokenizer can't be reproduced for it.
     """
-    prompts = gather(project, declared)
+    prompts = prompts or checked_prompts(project, declared)
     _check_variables(declared)
-    check_class(prompts, declared)
     examples = read_examples(project, declared)
     traces = _traces(project, declared, prompts, examples)
     opened = (name for name, trace in zip(prompts.messages, traces, strict=True) if trace.has_hole)

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
@@ -39,11 +39,16 @@ class OwnTokenizer:
     """What the proof has found to be right around slots: classes that say the same there share it."""
 
     @cached_property
-    def json(self) -> bytes:
-        """The tokenizer as the `tokenizers` library keeps it, as canonical JSON."""
+    def content(self) -> Mapping[str, Any]:
+        """The tokenizer as the `tokenizers` library keeps it."""
         content = json.loads(self.tokenizer.backend_tokenizer.to_str())
         # What an earlier call may have switched on; neither belongs to the tokenizer.
-        return canonical({**content, "truncation": None, "padding": None})
+        return {**content, "truncation": None, "padding": None}
+
+    @cached_property
+    def json(self) -> bytes:
+        """The same as canonical JSON."""
+        return canonical(self.content)
 
     @cached_property
     def judge(self) -> TextEncoder:

@@ -7,8 +7,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+import attrs
 from attrs import frozen
 
 from fafo_build.bake import store
@@ -17,6 +18,9 @@ from fafo_build.bake.lock import Lock, LockedClass, LockedModel, OutdatedLock, f
 from fafo_build.errors import BakeError, FafoError, Problem
 from fafo_build.project.declaration import Model, Project, PromptClass
 from fafo_build.tokens.model_files import input_hashes
+
+if TYPE_CHECKING:
+    from fafo_build.render.sources import Prompts
 
 State = Literal["new", "stale", "current"]
 
@@ -33,6 +37,8 @@ class ClassPlan:
     """The files that it is made from now, relative to the project: name to sha256."""
     before: str | None
     """The artifact that the lock gives it, whatever the lock's form; 64 hex digits."""
+    prompts: Prompts | None = attrs.field(default=None, repr=False, eq=False)
+    """Its prompts as `inputs` names them, checked; None where they weren't read, since none has changed."""
 
 
 @frozen
@@ -80,12 +86,10 @@ def plan_build(project: Project) -> BuildPlan:
     )
 
 
-def class_inputs(project: Project, declared: PromptClass) -> dict[str, str]:
-    """Return every file that a class is made from: the class file, its prompts transitively, its examples,
-    its JSON Schema.
+def checked_prompts(project: Project, declared: PromptClass) -> Prompts:
+    """Read the prompts of a class, and check what can be said of them without a model.
 
-    What can be said of prompts without a model is checked here too, so that all mistakes come at once.
-    Raises `TemplateError` when prompts can't be read, `BakeError` when another file can't.
+    Raises `TemplateError` when they can't be read, and with every mistake in them.
     """
     # Jinja takes a moment to import, and an unchanged project doesn't need it.
     from fafo_build.render.checks import check_class
@@ -93,6 +97,15 @@ def class_inputs(project: Project, declared: PromptClass) -> dict[str, str]:
 
     prompts = gather(project, declared)
     check_class(prompts, declared)
+    return prompts
+
+
+def class_inputs(project: Project, declared: PromptClass, prompts: Prompts) -> dict[str, str]:
+    """Return every file that a class is made from: the class file, its prompts transitively, its examples,
+    its JSON Schema.
+
+    Raises `BakeError` when one of those that aren't prompts can't be read.
+    """
     inputs = dict(prompts.files)
     others = [(declared.file, f"class.{declared.name}")]
     if declared.examples is not None:
@@ -143,22 +156,29 @@ class _Planner:
     def plan(self, declared: PromptClass) -> ClassPlan:
         name = declared.name
         before = self.before.get(name)
-        if self._outdated is not None:
-            return ClassPlan(name, "stale", (self._outdated,), class_inputs(self._project, declared), before)
         locked = self.lock.classes.get(name) if self.lock else None
-        if locked is None or self.lock is None:
-            return ClassPlan(name, "new", ("not built yet",), class_inputs(self._project, declared), before)
-        inputs = self._inputs(declared, locked)
+        if self.lock is None or locked is None:
+            read, inputs = self._read(declared)
+            if self._outdated is not None:
+                return ClassPlan(name, "stale", (self._outdated,), inputs, before, read)
+            return ClassPlan(name, "new", ("not built yet",), inputs, before, read)
+        prompts, inputs = self._inputs(declared, locked)
         reasons = [*_input_changes(locked.inputs, inputs), *self._everywhere]
         reasons += self._models[declared.model]
         if locked.model != declared.model:
             reasons.append(f"its model was {locked.model}, and is {declared.model}")
         reasons += self._losses(self.lock, locked)
-        return ClassPlan(name, "stale" if reasons else "current", tuple(reasons), inputs, before)
+        state: State = "stale" if reasons else "current"
+        return ClassPlan(name, state, tuple(reasons), inputs, before, prompts)
 
-    def _inputs(self, declared: PromptClass, locked: LockedClass) -> Mapping[str, str]:
-        """Return the class's inputs. Which prompts are pulled in is decided by the class file, the prompts
-        themselves, the folder they lie in, and the versions: while these are the same, so is the list.
+    def _read(self, declared: PromptClass) -> tuple[Prompts, Mapping[str, str]]:
+        prompts = checked_prompts(self._project, declared)
+        return prompts, class_inputs(self._project, declared, prompts)
+
+    def _inputs(self, declared: PromptClass, locked: LockedClass) -> tuple[Prompts | None, Mapping[str, str]]:
+        """Return the class's prompts, None where none has changed, and its inputs. Which prompts are pulled
+        in is decided by the class file, the prompts themselves, the folder they lie in, and the versions:
+        while these are the same, so is the list.
         """
         inside = self._project.prompts_dir.is_relative_to(self._project.root)
         if (
@@ -167,8 +187,8 @@ class _Planner:
             and declared.file in locked.inputs
             and all(self._sha256(file) == digest for file, digest in locked.inputs.items())
         ):
-            return locked.inputs
-        return class_inputs(self._project, declared)
+            return None, locked.inputs
+        return self._read(declared)
 
     def _losses(self, lock: Lock, locked: LockedClass) -> Iterator[str]:
         build = self._project.build_dir
@@ -184,7 +204,7 @@ class _Planner:
         return self._whole[path]
 
     def _sha256(self, file: str) -> str | None:
-        """Return the hash of a file of the project; None when it can't be read: `class_inputs` says why."""
+        """Return the hash of a file of the project; None when it can't be read: `_read` says why."""
         if file not in self._hashes:
             try:
                 content = (self._project.root / file).read_bytes()

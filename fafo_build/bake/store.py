@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from fafo_build.bake.artifact import Artifact, decoded
@@ -100,28 +102,59 @@ def refused(path: Path, error: OSError) -> BakeError:
 
 def write(path: Path, content: bytes) -> None:
     """Write a file so that after any crash it is either as before or whole. Raises `BakeError`."""
+    write_all({path: content})
+
+
+def write_all(files: Mapping[Path, bytes]) -> None:
+    """Write files so that after any crash each is either as before or whole. Raises `BakeError`.
+
+    They are synced when all are written: what a disk gets together it writes together.
+    """
+    waiting: dict[Path, Path] = {}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=_WRITING)
-        temporary = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            # mkstemp makes files that only their owner can read, whatever the umask says.
-            temporary.chmod(0o644)
-            temporary.replace(path)
-        except BaseException:
+        for path, content in files.items():
+            with _refusals(path):
+                waiting[path] = _temporary(path, content)
+        for path, temporary in waiting.items():
+            with _refusals(path):
+                _sync(temporary)
+        for path in files:
+            with _refusals(path):
+                waiting[path].replace(path)
+            del waiting[path]
+    finally:
+        for temporary in waiting.values():
             temporary.unlink(missing_ok=True)
-            raise
-        _sync_folder(path.parent)
+    for folder, path in {path.parent: path for path in files}.items():
+        with _refusals(path):
+            _sync(folder)
+
+
+@contextmanager
+def _refusals(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise refused(path, error) from error
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _temporary(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=_WRITING)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        # mkstemp makes files that only their owner can read, whatever the umask says.
+        temporary.chmod(0o644)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return temporary
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

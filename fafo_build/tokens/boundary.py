@@ -127,17 +127,23 @@ def _settled(encoder: TextEncoder, text: str, cut: int, place: Place, ids: list[
 
 
 def _holds_before(encoder: TextEncoder, text: str, cut: int, place: Place) -> bool:
-    span, glue = encoder.plain(text[:cut], place), text[cut:]
-    return all(
-        span + encoder.plain(glue + after, Place.INSIDE) == encoder.plain(text + after, place)
-        for after in _NEIGHBOURS
-    )
+    known = ("before", text, cut, place)
+    if known not in encoder.cuts:
+        span, glue = encoder.plain(text[:cut], place), text[cut:]
+        encoder.cuts[known] = all(
+            span + encoder.plain(glue + after, Place.INSIDE) == encoder.plain(text + after, place)
+            for after in _NEIGHBOURS
+        )
+    return encoder.cuts[known]
 
 
 def _holds_after(encoder: TextEncoder, text: str, cut: int) -> bool:
-    glue, span = text[:cut], encoder.plain(text[cut:], Place.INSIDE)
-    return all(
-        encoder.plain(before + glue, place) + span == encoder.plain(before + text, place)
-        for before in _NEIGHBOURS
-        for place in (Place.INSIDE, Place.AFTER)
-    )
+    known = ("after", text, cut, Place.INSIDE)
+    if known not in encoder.cuts:
+        glue, span = text[:cut], encoder.plain(text[cut:], Place.INSIDE)
+        encoder.cuts[known] = all(
+            encoder.plain(before + glue, place) + span == encoder.plain(before + text, place)
+            for before in _NEIGHBOURS
+            for place in (Place.INSIDE, Place.AFTER)
+        )
+    return encoder.cuts[known]

@@ -93,6 +93,8 @@ class TextEncoder:
         normalizes = bool(flat(self._content.get("normalizer"), "normalizers"))
         self.late = [token for token, given in self._tokens.items() if normalizes and given["normalized"]]
         """The control tokens that are looked for in what normalizing makes of a text."""
+        self.cuts: dict[tuple[str, str, int, Place], bool] = {}
+        """What `boundary` has found out: whether a cut of a text holds, on one side. Classes end alike."""
         longest_first = sorted(self.control, key=lambda token: (-len(token), token))
         self._find = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 

@@ -37,10 +37,10 @@ def quick() -> None:
     real = compile_module.compile_class
     baked: dict[tuple[str, bytes], Any] = {}
 
-    def compile_class(project: Any, declared: Any, model: Any) -> Any:
+    def compile_class(project: Any, declared: Any, *model_and_prompts: Any) -> Any:
         text = (project.prompts_dir / "common.md").read_bytes()
         if (declared.name, text) not in baked:
-            baked[declared.name, text] = real(project, declared, model)
+            baked[declared.name, text] = real(project, declared, *model_and_prompts)
         return baked[declared.name, text]
 
     compile_module.compile_class = compile_class

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from fafo_build.bake.artifact import Artifact
 from fafo_build.bake.chat import Chat
 from fafo_build.bake.compile import ReadyModel, compile_class, ready
+from fafo_build.bake.plan import checked_prompts, class_inputs
 from fafo_build.project.declaration import (
     ClassFormat,
     Examples,
@@ -140,6 +141,11 @@ def project(root: Path, *classes: PromptClass, model: Model = SMOLLM2) -> Projec
         build_dir=root / "build",
         runs_dir=root / "runs",
     )
+
+
+def inputs(project: Project, declared: PromptClass) -> dict[str, str]:
+    """Return the files that a class is made from."""
+    return class_inputs(project, declared, checked_prompts(project, declared))
 
 
 def bake(

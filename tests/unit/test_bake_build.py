@@ -47,6 +47,22 @@ def test_a_second_build_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert build(made, check=True).is_current
 
 
+def test_what_is_baked_is_what_the_lock_names_though_a_prompt_changes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = small(tmp_path)
+    build(made)
+    change_prompt(tmp_path, "One.")
+
+    def slow(*_: object) -> None:
+        change_prompt(tmp_path, "Two.")
+
+    monkeypatch.setattr(model_files, "load_model", slow)
+    build(made)
+    assert load_baked(made).classes["exam"].artifact.spans[0].text.startswith("<|im_start|>system\nOne.")
+    assert reasons(made)["exam"] == ("stale", ("prompts/common.md changed",))
+
+
 def change_class(root: Path) -> None:
     exam(root, comment="another comment")
 
@@ -250,6 +266,31 @@ def test_a_full_disk_leaves_the_old_build(tmp_path: Path, monkeypatch: pytest.Mo
     assert before == {path: path.read_bytes() for path in made.build_dir.rglob("*") if path.is_file()}
     build(made)
     assert plan_build(made).is_current
+
+
+def test_everything_is_durable_before_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = small(tmp_path)
+    synced: set[Path] = set()
+    named: list[Path] = []
+    sync, replace = os.fsync, Path.replace
+
+    def noted(descriptor: int) -> None:
+        sync(descriptor)
+        synced.add(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+    def checked(self: Path, target: Path) -> Path:
+        assert self in synced, "a name for what isn't durable"
+        synced.discard(target.parent)
+        if target == lock_path(made.build_dir):
+            assert {path.parent for path in named} <= synced, "the lock names what may not be there"
+        named.append(target)
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(Path, "replace", checked)
+    build(made)
+    assert len(named) == 4, "two artifacts, a tokenizer and the lock"
+    assert {path.parent for path in named} <= synced
 
 
 def test_a_crash_before_the_lock_leaves_the_old_build(

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from bake_kit import bake, canonical, encoder, loaded, project, prompt_class, smollm2, write
+from bake_kit import bake, canonical, encoder, inputs, loaded, project, prompt_class, smollm2, write
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from fafo_build.bake.compile import ReadyModel, compile_class, ready
-from fafo_build.bake.plan import class_inputs
 from fafo_build.bake.probes import PROBES
 from fafo_build.errors import BakeError, TemplateError
 from fafo_build.project.declaration import Message
@@ -168,10 +167,10 @@ def test_arguments_reach_the_chat_template(tmp_path: Path) -> None:
 def test_a_file_of_tools_is_an_input(tmp_path: Path) -> None:
     declared = prompt_class(tmp_path, USER, kwargs={"tools": "tools.json"})
     with pytest.raises(BakeError, match=r'"tools.json" can\'t be read: No such file') as caught:
-        class_inputs(project(tmp_path, declared), declared)
+        inputs(project(tmp_path, declared), declared)
     assert caught.value.problems[0].field == "class.exam.chat_template_kwargs.tools"
     write(tmp_path, {"tools.json": "[]"})
-    assert sorted(class_inputs(project(tmp_path, declared), declared)) == ["classes/exam.toml", "tools.json"]
+    assert sorted(inputs(project(tmp_path, declared), declared)) == ["classes/exam.toml", "tools.json"]
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from bake_kit import project, prompt_class, write
+from bake_kit import inputs, project, prompt_class, write
 
-from fafo_build.bake.plan import class_inputs
 from fafo_build.bake.sampling import check_sampling, for_engine, parameters, sampling_hash
 from fafo_build.errors import BakeError
 from fafo_build.project.declaration import Project, PromptClass, Sampling
@@ -115,15 +114,15 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(BakeError, match="No such file"):
         for_engine(of, declared)
     with pytest.raises(BakeError, match="No such file"):
-        class_inputs(of, declared)
+        inputs(of, declared)
 
 
 def test_the_schema_is_an_input_of_its_class(tmp_path: Path) -> None:
-    before = class_inputs(*declare(tmp_path))
+    before = inputs(*declare(tmp_path))
     assert set(before) == {"classes/exam.toml", FILE}
-    after = class_inputs(*declare(tmp_path, SCHEMA.replace("80", "81")))
+    after = inputs(*declare(tmp_path, SCHEMA.replace("80", "81")))
     assert after[FILE] != before[FILE]
-    assert set(class_inputs(*declare(tmp_path, None))) == {"classes/exam.toml"}
+    assert set(inputs(*declare(tmp_path, None))) == {"classes/exam.toml"}
 
 
 def test_the_hash_is_of_what_a_schema_says_and_not_of_how_it_is_written(tmp_path: Path) -> None:

@@ -128,3 +128,14 @@ def test_the_lists_of_an_encoding_are_made_once_however_long_it_is(counting: Cou
     counting.asked.clear()
     assert len(cuts_of(counting, "one two three " * 50, Place.AFTER)) > 100
     assert set(counting.asked.values()) == {1}
+
+
+def test_a_cut_that_holds_is_not_tried_again(counting: Counting) -> None:
+    def asked(text: str) -> int:
+        counting.asked.clear()
+        assert 0 < end_of_span(counting, text) < len(text)
+        assert 0 < start_of_span(counting, text) < len(text)
+        return counting.asked["plain"]
+
+    assert asked("Both end alike: ") > 200
+    assert asked("Both end alike: ") == 0
