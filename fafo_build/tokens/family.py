@@ -32,6 +32,12 @@ def _reasons(content: Mapping[str, Any]) -> Iterator[str]:
     for token in content["added_tokens"]:
         if is_control(token) and token["single_word"]:
             yield f"its token {token['content']} counts only beside white space (single_word)"
+    # The library panics where both take a space: it sets one token's beginning before the other's end.
+    right = next((token["content"] for token in content["added_tokens"] if token["rstrip"]), None)
+    for token in content["added_tokens"]:
+        if right is not None and token["content"].isspace() and token["lstrip"] and not token["rstrip"]:
+            left = repr(token["content"])
+            yield f"its token {left} takes white space before it (lstrip), and {right!r} after it (rstrip)"
 
 
 def _patterns(content: Mapping[str, Any]) -> Iterator[str]:

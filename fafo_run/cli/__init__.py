@@ -127,7 +127,9 @@ def _run() -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except Exception as error:  # noqa: BLE001 - printed whole, with its own exit code
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - printed whole, with its own exit code; a panic is no Exception
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             click.echo("no space left where the output goes\n  cure: make room, or print elsewhere", err=True)
             return ExitCode.USER_ERROR

@@ -24,6 +24,10 @@ def test_help_imports_nothing_heavy() -> None:
     assert not HEAVY & set(done.stdout.split())
 
 
+class Panic(BaseException):
+    """As that of a library in Rust, which is no `Exception`."""
+
+
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
@@ -35,6 +39,7 @@ def test_help_imports_nothing_heavy() -> None:
         (click.UsageError("wrong word"), ExitCode.USAGE, "wrong word"),
         (click.exceptions.Abort(), ExitCode.INTERRUPTED, ""),
         (RuntimeError("surprise"), ExitCode.BUG, "This is a bug in fafo"),
+        (Panic("a library gave up"), ExitCode.BUG, "This is a bug in fafo"),
         (
             ModuleNotFoundError("No module named 'httptools.parser'", name="httptools.parser"),
             ExitCode.USER_ERROR,
@@ -46,7 +51,7 @@ def test_help_imports_nothing_heavy() -> None:
 def test_every_end_has_its_exit_code_and_says_why(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    error: Exception,
+    error: BaseException,
     code: int,
     said: str,
 ) -> None:

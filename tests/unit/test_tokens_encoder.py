@@ -169,6 +169,33 @@ def test_a_control_token_that_depends_on_the_letters_beside_it_is_refused() -> N
     assert why == "its token <|endoftext|> counts only beside white space (single_word)"
 
 
+def stripping(**strips: str) -> dict[str, Any]:
+    """Return SmolLM2's tokenizer with a token for a newline, and what two tokens take on their sides."""
+    tokens = [*content()["added_tokens"], {**content()["added_tokens"][2], "id": 49152, "content": "\n"}]
+    sides = {"\n": strips.get("newline", ""), "<|im_end|>": strips.get("end", "")}
+    return changed(
+        added_tokens=[
+            {**token, **{f"{side[0]}strip": side in sides.get(token["content"], "") for side in ("l", "r")}}
+            for token in tokens
+        ]
+    )
+
+
+def test_white_space_that_two_tokens_take_is_refused() -> None:
+    """On some texts the library would end the process: the one takes what the other is and takes besides."""
+    why = why_refused(stripping(newline="l", end="r"))
+    assert why == "its token '\\n' takes white space before it (lstrip), and '<|im_end|>' after it (rstrip)"
+
+
+@pytest.mark.parametrize("strips", [{"newline": "l"}, {"end": "r"}, {"newline": "r", "end": "lr"}])
+def test_white_space_that_one_token_takes_is_not_refused(strips: dict[str, str]) -> None:
+    tokenizer = stripping(**strips)
+    assert why_refused(tokenizer) is None
+    encoder = TextEncoder(json.dumps(tokenizer))
+    for spaces in ("", " ", "\n", "\n\n", " \n \n"):
+        encoder.canonical(f"a{spaces}<|im_end|>{spaces}<|im_end|>{spaces}a")
+
+
 def test_a_control_token_takes_the_white_space_that_it_says_and_no_other() -> None:
     def tokenizer(**options: bool) -> str:
         value = json.loads(bytes_alone())
