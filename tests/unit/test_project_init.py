@@ -24,6 +24,7 @@ def test_it_is_a_project(tmp_path: Path) -> None:
     assert project.engines["default"].kind == "transformers"
     assert project.models["default"].path == MODEL
     assert list(project.classes) == ["reply"]
+    assert project.run.stop_when.failed == 0.2
     for message in project.classes["reply"].messages:
         assert message.prompt is None or (project.prompts_dir / message.prompt).is_file()
     assert (folder / ".gitignore").read_text().splitlines() == ["runs/", "build/.lock", "build/history.toml"]
