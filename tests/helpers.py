@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -132,6 +133,20 @@ def _digest(folder: Path) -> str:
 def fafo_json(folder: Path, *arguments: str, check: int | None = 0) -> Any:
     """Run a command with `--json` and return what it printed."""
     return json.loads(fafo(folder, *arguments, "--json", check=check).stdout)
+
+
+def keys_of(told: Any) -> set[str]:
+    """Return the keys of what a command printed with `--json`, those of what is in it included."""
+    if isinstance(told, dict):
+        return set(told).union(*map(keys_of, told.values()))
+    return set().union(*map(keys_of, told)) if isinstance(told, list) else set()
+
+
+def named_in(page: str, heading: str) -> set[str]:
+    """Return the words that stand in backticks below a heading of `docs/PAGE.md`."""
+    text = re.sub("```.*?```", "", (REPO / "docs" / f"{page}.md").read_text("utf-8"), flags=re.DOTALL)
+    section = text.partition(f"\n{heading}")[2].partition("\n## ")[0]
+    return {word for words in re.findall("`([^`]+)`", section) for word in re.findall(r"\w+", words)}
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:

@@ -6,16 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import numpy as np
-
 from fafo_build.bake.plan import plan_build
 from fafo_build.project.declaration import Project
 from fafo_run.results.audit import Duplicates
 from fafo_run.run import evidence
 from fafo_run.run.server import IN_PROCESS
 from fafo_run.run.store import RunReader
-from fafo_run.run.view import View, items
+from fafo_run.run.view import View
 from fafo_run.verify.causes import difference, explain, no_ceiling
+from fafo_run.verify.complete import complete
 from fafo_run.verify.counters import Agreement, Comparison, compare
 from fafo_run.verify.known import Known
 from fafo_run.verify.lives import Losses, lives_of
@@ -24,11 +23,6 @@ from fafo_run.verify.records import Pair, RecordSums
 from fafo_run.verify.report import Cause, Finding, Report
 from fafo_run.verify.sums import Completeness, Hits
 from fafo_run.verify.warming import warm_ups
-
-_LOOKS = 2
-"""How often to look whether an item waits: one that is tried again gets a new entry before the old one
-retires, and may do so while both segments are read.
-"""
 
 
 def verify(view: View, reader: RunReader, min_hit_rate: float) -> Report:
@@ -42,7 +36,7 @@ def verify(view: View, reader: RunReader, min_hit_rate: float) -> Report:
     records = RecordSums(view.owner, Losses(events).why)
     # The audit first: what is recorded while it reads can only be missing from it, never doubled by it.
     audit = reader.results.duplicates(records.see)
-    completeness = _completeness(view, reader, audit)
+    completeness = complete(view, reader, audit)
     stale = [(name, f"{name}: {reason}") for name, reason in _stale(view.project)]
     known = Known(
         hits=hits,
@@ -97,64 +91,6 @@ def _sums(view: View, reader: RunReader) -> tuple[dict[Pair, Hits], dict[str, in
 def _over(hits: Mapping[Pair, Hits], at: int, name: str) -> Hits:
     """Return the sums of one class (`at` 0) or one server (1)."""
     return sum((sums for pair, sums in hits.items() if pair[at] == name), Hits())
-
-
-def _completeness(view: View, reader: RunReader, audit: Duplicates) -> Completeness:
-    """Hold every item of the view against the results. Takes 16 bytes of memory per item."""
-    results = reader.results
-    unrecorded, retries = _unrecorded(reader), reader.retries()
-    completed, failed, waiting, retried = bytearray(), bytearray(), bytearray(), bytearray()
-    lost = set()
-    for item in items(view):
-        name = item.identity
-        if results.has_output(name):
-            completed += name
-            continue
-        if name in unrecorded:
-            lost.add(name)
-        if name not in results:
-            waiting += name
-        elif name in retries:
-            retried += name
-        else:
-            failed += name
-    counts = [_distinct(found) for found in (completed, failed, waiting, retried)]
-    recorded = results.summary().total
-    counted = counts[0] + counts[1] + counts[3]
-    return Completeness(
-        total=sum(counts),
-        completed=counts[0],
-        failed=counts[1],
-        waiting=counts[2] + counts[3],
-        superseded=recorded.superseded + max(0, recorded.outputs + recorded.failed - counted),
-        doubled=len(audit.identities),
-        lost=len(lost),
-        undecodable=len(audit.damaged),
-    )
-
-
-def _unrecorded(reader: RunReader) -> set[bytes]:
-    """Return the identities of items that left the queue without an outcome."""
-    suspects = dict(reader.queue.unrecorded(reader.results))
-    for _ in range(_LOOKS):
-        if suspects:
-            waiting = reader.queue.identities()
-            suspects = {name: retry for name, retry in suspects.items() if name not in waiting}
-    if suspects:
-        # A run may have recorded and retired them since the results were opened.
-        with RunReader.open(reader.directory.path) as later:
-            done = later.results.is_done
-            suspects = {name: retry for name, retry in suspects.items() if not done(name, retry)}
-    return set(suspects)
-
-
-def _distinct(identities: bytearray) -> int:
-    """Return how many different identities of 16 bytes there are: a row may stand twice in its source."""
-    halves = np.frombuffer(identities, dtype=">u8").reshape(-1, 2)
-    if not len(halves):
-        return 0
-    ordered = halves[np.lexsort((halves[:, 1], halves[:, 0]))]
-    return 1 + int((ordered[1:] != ordered[:-1]).any(axis=1).sum())
 
 
 def _stale(project: Project) -> Iterator[tuple[str, str]]:

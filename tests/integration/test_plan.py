@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import CLASS, MAIN, build, fafo, fafo_json, write_project
+from tests.helpers import CLASS, MAIN, build, fafo, fafo_json, keys_of, named_in, write_project
 from tests.serving import serving, use, use_all
 
 KEYS = [
@@ -55,6 +55,13 @@ def test_it_has_the_keys_of_its_contract_and_writes_nothing(project: Path) -> No
     assert told["output_tokens"] == {"most": 3_200, "expected": 3_200}
     assert told["lanes"] == {"128": {"items": 400, "prompt_tokens": told["prompt_tokens"]}}
     assert (told["rehearsal"], told["ratio"], told["servers"], told["warnings"]) == (None, None, [], [])
+
+
+def test_the_page_names_each_key(project: Path) -> None:
+    told = fafo_json(project, "plan", "--cache-tokens", "100")
+    assert told["rehearsal"] and told["servers"]
+    keys = keys_of(told | {"shared": None}) - set(told["by_class"]) - set(told["lanes"])
+    assert keys <= named_in("commands", "## fafo plan")
 
 
 def test_people_read_the_same(project: Path) -> None:

@@ -194,6 +194,19 @@ def test_an_engine_in_this_process_can_be_probed(project: Path) -> None:
     assert {probe["server"] for probe in told["probes"]} == {"in process"}
 
 
+def test_an_engine_can_be_chosen(project: Path) -> None:
+    with serving() as server:
+        other = f'[engines.other]\nkind = "sglang"\nurls = ["{server.url}"]\n\n[[source]]'
+        main = MAIN.replace("[engine]", "[engines.default]").replace("[[source]]", other)
+        (project / "fafo.toml").write_text(main, "utf-8")
+        for path in (project / "classes").iterdir():
+            path.write_text(f'engine = "default"\n{path.read_text("utf-8")}', "utf-8")
+        build(project)
+        told = fafo_json(project, "verify", "--live", "--engine", "other")
+        assert {probe["server"] for probe in told["probes"]} == {server.url}
+        assert fafo_json(project, "verify", "--live")["probes"][0]["server"] == "in process"
+
+
 def test_of_an_engine_that_fafo_launches_those_that_are_up_are_probed(project: Path) -> None:
     main = MAIN.replace('kind = "fake"', 'kind = "sglang"\nlaunch = { replicas = 1 }')
     (project / "fafo.toml").write_text(main.replace("max_running = 8\n", ""), "utf-8")

@@ -1,18 +1,49 @@
-"""docs/verify.md explains every verdict and every cause."""
+"""docs/verify.md explains every verdict, every cause and every key."""
 
 from __future__ import annotations
 
 import pytest
 
-from fafo_run.verify.counters import Agreement
-from fafo_run.verify.report import VERDICTS, Cause, Verdict
-from tests.helpers import REPO
+from fafo_run.verify.counters import Agreement, Comparison
+from fafo_run.verify.live import LiveReport, Probe
+from fafo_run.verify.report import VERDICTS, Cause, Finding, Report, Verdict
+from fafo_run.verify.saving import Saving, SavingReport
+from fafo_run.verify.sums import Completeness, Hits, WarmUps
+from tests.helpers import REPO, keys_of, named_in
 
 ROWS = {
     line.split("`")[1]: line
     for line in (REPO / "docs" / "verify.md").read_text("utf-8").splitlines()
     if line.startswith("| `")
 }
+
+WHY = (Finding(Cause.LOST, "one"),)
+HITS = {"": Hits()}
+RUN = Report(
+    HITS,
+    HITS,
+    HITS,
+    WarmUps(),
+    {"": Comparison()},
+    Completeness(0, 0, 0, 0, 0, 0, 0, 0),
+    (),
+    WHY,
+    WHY,
+    0,
+    0,
+    1.0,
+)
+LIVE = LiveReport((Probe("", 0, "", 1, True, Hits(), 0.0),), WHY, WHY, 1.0)
+SAVING = SavingReport({"": Saving()}, {"": Saving()})
+
+
+@pytest.mark.parametrize(
+    ("section", "report"),
+    [("## `--json`", RUN), ("## Running servers", LIVE), ("## What the cache saves", SAVING)],
+    ids=["run", "live", "saving"],
+)
+def test_each_key_is_named(section: str, report: Report | LiveReport | SavingReport) -> None:
+    assert keys_of(report.as_json()) - {""} <= named_in("verify", section)
 
 
 @pytest.mark.parametrize("cause", Cause, ids=lambda cause: cause.value)
