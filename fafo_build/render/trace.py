@@ -17,7 +17,7 @@ from fafo_build.render.marks import BrokenMarkError, Marks
 from fafo_build.render.message import FAILURES, location, reason
 from fafo_build.render.sources import Prompts
 from fafo_build.render.tracer import Touched, Tracer, TracingEnvironment
-from fafo_build.render.values import FieldError, check_repeatable
+from fafo_build.render.values import FieldError, check_repeatable, holds
 
 
 class UnrenderableError(TemplateError):
@@ -64,19 +64,10 @@ def trace(
         check_repeatable("".join(pieces), templates, variables, examples)
     except FAILURES as error:
         lacking = error.container if isinstance(error, FieldError) else None
-        blamed = (number for number, example in enumerate(examples) if _holds(example, lacking))
+        blamed = (number for number, example in enumerate(examples) if holds(example, lacking))
         problem = _render_problem(prompts, name, error)
         raise UnrenderableError(problem, reason(error), next(blamed, None)) from error
     return Trace(_head(environment.marks, prompts, name, "".join(pieces)), has_hole)
-
-
-def _holds(value: Any, sought: object) -> bool:
-    """Tell whether `sought` is this very value, or one inside it."""
-    if sought is None:
-        return False
-    if isinstance(value, Mapping):
-        return value is sought or any(_holds(inner, sought) for inner in value.values())
-    return isinstance(value, list | tuple) and any(_holds(inner, sought) for inner in value)
 
 
 def _head(marks: Marks, prompts: Prompts, name: str, rendered: str) -> str:

@@ -115,6 +115,15 @@ def texts(value: Any) -> Iterator[str]:
             yield from texts(inner)
 
 
+def holds(value: Any, sought: object) -> bool:
+    """Tell whether `sought` is this very table, or one inside a value."""
+    if sought is None:
+        return False
+    if isinstance(value, Mapping):
+        return value is sought or any(holds(inner, sought) for inner in value.values())
+    return isinstance(value, list | tuple) and any(holds(inner, sought) for inner in value)
+
+
 def check_repeatable(rendered: str, *given: Any) -> None:
     """Raise `UndefinedError` for a text with a place in memory that stands in nothing that was `given`.
 

@@ -19,7 +19,7 @@ from fafo_build.project.values import nearest
 from fafo_build.render.comments import without_comments
 from fafo_build.render.message import MessageRenderer, RowError, location
 from fafo_build.render.sources import Prompts, gather
-from fafo_build.render.values import FieldError, RowFields
+from fafo_build.render.values import FieldError, RowFields, holds
 from fafo_run.item import Row
 from fafo_run.sources.rows import quoted
 from fafo_run.sources.view import open_source
@@ -103,28 +103,30 @@ def _lacks(renderer: MessageRenderer, artifact: Artifact, row: Row) -> list[_Lac
     """Return what the prompts of a class don't find in a row. A null is there."""
     found: list[_Lack] = []
     for template in dict.fromkeys(hole.template for hole in artifact.holes):
-        fields = dict(row.fields)
-        while (lack := _lack(renderer, template, row, fields)) is not None:
-            found.append(lack[0])
-            if not lack[1] or lack[0].name in fields:
-                break
-            # As if it were there, so that what the template needs besides shows too.
-            fields[lack[0].name] = ""
+        lack = _lack(renderer, template, row, {})
+        # As if they were there, so that what the template needs besides shows too.
+        given: dict[str, str] = {}
+        while lack is not None and lack not in found:
+            found.append(lack)
+            given[lack.name] = ""
+            lack = _lack(renderer, template, row, given)
     return found
 
 
-def _lack(
-    renderer: MessageRenderer, template: str, row: Row, fields: Mapping[str, object]
-) -> tuple[_Lack, bool] | None:
-    """Return the first field that isn't there, and whether it is a column; None when nothing is missing."""
+def _lack(renderer: MessageRenderer, template: str, row: Row, given: Mapping[str, object]) -> _Lack | None:
+    """Return the first field that a template doesn't find in a row with `given` columns besides."""
     try:
-        renderer.render(template, fields, row.source, row.key)
+        renderer.render(template, {**given, **row.fields}, row.source, row.key)
     except RowError as error:
         why = error.__cause__
-        if isinstance(why, FieldError) and why.name not in why.container:
-            there = tuple(key for key in why.container if isinstance(key, str))
-            place = location(why) or (template, 1)
-            return _Lack(str(why.name), *place, there), isinstance(why.container, RowFields)
+        if not isinstance(why, FieldError) or why.name in why.container:
+            return None
+        whole = isinstance(why.container, RowFields)
+        if not whole and not holds(row.fields, why.container):
+            return None
+        there = row.fields if whole else why.container
+        place = location(why) or (template, 1)
+        return _Lack(str(why.name), *place, tuple(key for key in there if isinstance(key, str)))
     return None
 
 

@@ -90,6 +90,19 @@ def test_all_mistakes_of_a_class_are_said_at_once(tmp_path: Path) -> None:
     assert [(problem.line, problem.message.split()[2]) for problem in found] == [(6, '"txet"'), (7, '"knid"')]
 
 
+def test_what_is_missing_is_never_offered_as_there(tmp_path: Path) -> None:
+    rows(tmp_path, ROWS)
+    first, second = checked(tmp_path, "{{ item.note }} {{ item.noted }}")
+    for problem in (first, second):
+        assert (problem.cure or "").startswith('there are "id", "text", "kind"; ')
+
+
+def test_what_a_table_of_the_class_lacks_is_left_alone(tmp_path: Path) -> None:
+    """The rows have what the prompt needs of them; which keys the table lacks depends on each."""
+    rows(tmp_path, ROWS)
+    assert checked(tmp_path, "{{ names[item.kind] }}", vars={"names": {"c": "x"}}) == ()
+
+
 def test_rows_that_lack_different_things_are_counted_apart(tmp_path: Path) -> None:
     rows(tmp_path, [{"id": number, "ab"[number % 2]: "x"} for number in range(9)])
     found = checked(tmp_path, "{{ item.a }}\n{{ item.b }}")
