@@ -9,7 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fafo_build.errors import SourceError
 from fafo_build.project.declaration import Source as Declared
+from fafo_run.sources.view import open_source
 from tests.source_harness import declare, read, refusal
 
 
@@ -157,6 +159,15 @@ def test_csv_files_of_one_source_have_the_same_columns_in_any_order(tmp_path: Pa
     (tmp_path / "c.csv").write_text("id,note\n3,z\n")
     shown = refusal(tmp_path, declare("csv", path=("*.csv",)))
     assert shown.startswith('c.csv: its columns aren\'t those of a.csv: "note", "text" stand in one')
+
+
+def test_a_sample_opens_no_more_files_than_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,text\n1,x\n2,y\n")
+    (tmp_path / "b.csv").write_text("id,id\n3,z\n")
+    source = open_source(declare("csv", path=("*.csv",)), tmp_path)
+    assert [row.key for row in source.sample(2)] == ["1", "2"]
+    with pytest.raises(SourceError, match="is there twice"):
+        list(source.sample(3))
 
 
 def test_parquet_reads_row_groups_of_several_files(tmp_path: Path) -> None:
