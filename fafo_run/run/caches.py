@@ -82,13 +82,12 @@ class ServerCache:
 def caches_of(spec: declaration.Engine, given: Given) -> tuple[ServerCache, ...]:
     """Return the caches of an engine's servers, in order; none where there is no server.
 
-    One that says nothing raises nothing: its `trouble` says why. Raises `EngineError` for servers that can't
-    be meant.
+    One that says nothing raises nothing: its `trouble` says why. Raises `EngineError` for URLs that are none.
     """
     if given.cache_tokens is not None:
         count = max(1, len(spec.urls), spec.launch.replicas if spec.launch else 0)
         return (ServerCache(_GIVEN, given.cache_tokens, given.page_size or 1),) * count
-    if spec.kind != "sglang":
+    if spec.kind != "sglang" or not (spec.urls or spec.launch):
         return ()
     found = _declared(spec.launch) if spec.launch is not None else _asked(spec)
     if given.page_size is not None:

@@ -5,13 +5,14 @@ of their caches. Writes nothing, sends no work.
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from attrs import evolve
 
 from fafo_build.bake.tree import prefix_trees
-from fafo_run.item import Ids
+from fafo_run.item import FailureCode, Ids
 from fafo_run.log.format import HEADER_SIZE
 from fafo_run.run import placement
 from fafo_run.run.caches import Given, ServerCache, by_rank, caches_of
@@ -131,12 +132,19 @@ def _warnings(found: Forecast, plan: RunPlan) -> Iterator[Concern]:
         )
     elif found.below and found.rehearsal is not None:
         yield _below(found, found.rehearsal)
-    unsendable = sum(each.sums.unsendable for each in found.left.classes)
-    if unsendable:
+    yield from _unsendable(found.left)
+
+
+def _unsendable(left: Left) -> Iterator[Concern]:
+    failures = sum((each.sums.failures for each in left.classes), Counter[FailureCode]())
+    if failures:
+        codes = ", ".join(f"{count} {code.value}" for code, count in failures.most_common())
+        example = next(each.sums.example for each in left.classes if each.sums.example)
         yield Concern(
             "warning",
-            f"{unsendable} of {found.left.encoded} encoded items can't be sent, and will be failures",
-            "run them with `fafo run --limit`, and see `fafo failures`",
+            f"{failures.total()} of {left.encoded} encoded items can't be sent, and will be failures "
+            f"({codes}); the first: {example}",
+            "mend these rows or their classes (docs/errors.md says what each code means), or let them fail",
         )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from attrs import define, field, frozen
 
-from fafo_run.item import FinishReason, Output, QueuedItem, Record, pack_ids
+from fafo_run.item import FailureCode, FinishReason, Output, QueuedItem, Record, pack_ids
 from fafo_run.log.directory import NoStore
 from fafo_run.log.format import padded
 from fafo_run.log.payload import ProvenanceCache
@@ -48,8 +48,10 @@ class Sums:
     """Over the encoded items of one class."""
 
     items: int = 0
-    unsendable: int = 0
-    """Of these, how many will be failure records: no prompt of theirs could be sent."""
+    failures: Counter[FailureCode] = field(factory=Counter)
+    """Of these, those that will be failure records, by why no prompt of theirs can be sent."""
+    example: str = ""
+    """The first one's message."""
     prompt_tokens: int = 0
     """Here and below: of those that can be sent."""
     ceiling_tokens: int = 0
@@ -62,6 +64,11 @@ class Sums:
     """Records at the longest output, with what the hint and the index have of them."""
     expected_bytes: int = 0
     """The same at the expected output."""
+
+    @property
+    def unsendable(self) -> int:
+        """How many will be failure records."""
+        return self.failures.total()
 
 
 @define
@@ -244,7 +251,8 @@ class _Measure:
         sums.queue_bytes += padded(len(queue_payload.draft(item, self._cache).payload))
         most = each.of.sampling.max_new_tokens
         if item.failure is not None:
-            sums.unsendable += 1
+            sums.failures[item.failure.code] += 1
+            sums.example = sums.example or item.failure.message
             most = 0
         sums.results_bytes += self._record(item, most)
         sums.expected_bytes += self._record(item, min(most, round(each.written)))

@@ -134,6 +134,7 @@ def test_items_that_stand_twice_count_once_and_those_that_cant_be_sent_are_told(
         assert told["output_tokens"]["most"] == 40
         (warning,) = told["warnings"]
         assert warning["text"].startswith("1 of 6 encoded items can't be sent")
+        assert "(1 row_invalid); the first: facts.jsonl:7: " in warning["text"]
 
 
 def test_a_cache_that_holds_it_is_enough_and_one_that_doesnt_is_told(tmp_path: Path) -> None:

@@ -68,4 +68,5 @@ def test_what_is_given_counts() -> None:
     (found,) = caches_of(launching("--max-total-tokens=9000", "--page-size=16"), Given(page_size=4))
     assert (found.tokens, found.page_size) == (9_000, 4)
     assert caches_of(Engine("default", "fake"), Given()) == ()
+    assert caches_of(Engine("default", "sglang"), Given()) == ()
     assert caches_of(Engine("default", "fake"), Given(500)) == (ServerCache("as given", 500),)

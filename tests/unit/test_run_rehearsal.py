@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fafo_run.item import pack_ids
+from fafo_run.item import FailureCode, pack_ids
 from fafo_run.run.left import ClassLeft, Sums
 from fafo_run.run.rehearsal import PLAYED, rehearse
 from fafo_run.run.simulated_server import CacheSize
@@ -38,7 +39,7 @@ def of_class(
     found = ClassLeft(of, items, written=OUTPUT / 2 if known else OUTPUT, known=known, sample=encoded)
     found.sums = Sums(
         items=len(encoded) + unsendable,
-        unsendable=unsendable,
+        failures=Counter({FailureCode.TOO_LONG: unsendable} if unsendable else {}),
         prompt_tokens=len(encoded) * (PREFIX + SUFFIX),
     )
     return found
