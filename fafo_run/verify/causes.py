@@ -13,10 +13,9 @@ from fafo_run.verify.counters import Agreement, Comparison
 from fafo_run.verify.known import Known
 from fafo_run.verify.lives import Life
 from fafo_run.verify.pages import none_filled
-from fafo_run.verify.records import Pair
 from fafo_run.verify.report import Cause, Finding
 from fafo_run.verify.room import room_of
-from fafo_run.verify.sums import Misses
+from fafo_run.verify.sums import Misses, Pair
 
 Rule = Callable[[Known, Pair, Misses, Sequence[Life]], Iterator[Finding]]
 
@@ -98,24 +97,18 @@ def _evicted(known: Known, pair: Pair, misses: Misses, own: Sequence[Life]) -> I
     # counters tell.
     rest = misses.tokens - misses.restart
     small = room is not None and room.small and not nothing
-    if rest and not _whole_pages(misses) and (small or sum(dropped) >= rest):
+    if rest and not misses.whole_pages and (small or sum(dropped) >= rest):
         lack = f"{_lack(pair, misses)}: its cache {'is too small' if small else 'had lost the prefix'}"
         yield Finding(Cause.EVICTED, "; ".join((lack, *said)))
 
 
 def _page_size(known: Known, pair: Pair, misses: Misses, own: Sequence[Life]) -> Iterator[Finding]:
-    if page := _whole_pages(misses):
+    if page := misses.whole_pages:
         yield Finding(
             Cause.PAGE_SIZE,
             f"{_lack(pair, misses)}, none more than {misses.longest}, and each found whole pages of {page}: "
             "its cache has larger pages than it says",
         )
-
-
-def _whole_pages(misses: Misses) -> int:
-    """Return the size of pages that explains all that is missed: each item lacks less than one; else 0."""
-    page = misses.unit & -misses.unit
-    return page if page > 1 and misses.longest < page else 0
 
 
 def _another_tenant(known: Known, pair: Pair, misses: Misses, own: Sequence[Life]) -> Iterator[Finding]:

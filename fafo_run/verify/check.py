@@ -19,9 +19,9 @@ from fafo_run.verify.counters import Agreement, Comparison, compare
 from fafo_run.verify.known import Known
 from fafo_run.verify.lives import Losses, lives_of
 from fafo_run.verify.notes import notes
-from fafo_run.verify.records import Pair, RecordSums
+from fafo_run.verify.records import RecordSums
 from fafo_run.verify.report import Cause, Finding, Report
-from fafo_run.verify.sums import Completeness, Hits
+from fafo_run.verify.sums import Completeness, Hits, Pair
 from fafo_run.verify.warming import warm_ups
 
 

@@ -9,8 +9,7 @@ from attrs import frozen
 from fafo_run.item import Ids
 from fafo_run.verify.counters import Comparison
 from fafo_run.verify.lives import Life
-from fafo_run.verify.records import Pair
-from fafo_run.verify.sums import Hits, Misses
+from fafo_run.verify.sums import Hits, Misses, Pair
 
 
 @frozen

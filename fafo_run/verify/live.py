@@ -23,7 +23,7 @@ from fafo_run.run.view import ClassView
 from fafo_run.verify.pages import beyond, none_filled
 from fafo_run.verify.probing import UnansweredError, answer, made_up, one_token, opened, prompts
 from fafo_run.verify.report import Cause, Finding, Verdict, verdict_of
-from fafo_run.verify.sums import Hits
+from fafo_run.verify.sums import Hits, Misses
 
 
 @frozen
@@ -203,8 +203,8 @@ def _why(probe: Probe, server: _Server) -> Finding:
     what, hits = f"{probe.class_name}: {server.name}", probe.hits
     if not probe.prefix_cache:
         return Finding(Cause.RADIX_OFF, f"{what} was started without its prefix cache")
-    page = hits.cached_tokens & -hits.cached_tokens
-    if page > hits.ceiling_tokens - hits.cached_tokens:
+    lacking = hits.ceiling_tokens - hits.cached_tokens
+    if page := Misses(1, lacking, lacking, unit=hits.cached_tokens).whole_pages:
         return Finding(Cause.PAGE_SIZE, f"{what} found whole pages of {page}, and says {probe.page_size}")
     dropped = _grown(server, "evicted_tokens")
     if dropped:

@@ -11,13 +11,10 @@ from attrs import Factory, define
 from fafo_run.item import Output, Provenance, Record
 from fafo_run.results.summary import Counts
 from fafo_run.run.server import IN_PROCESS
-from fafo_run.verify.sums import Hits, Misses
+from fafo_run.verify.sums import Hits, Misses, Pair
 
 HOUR = 3600
 """Seconds."""
-
-Pair = tuple[str, str]
-"""A class and a server."""
 
 
 @define

@@ -7,7 +7,7 @@ from attrs import frozen
 from fafo_run.run.placement import together
 from fafo_run.verify.known import Known
 from fafo_run.verify.lives import Life
-from fafo_run.verify.records import Pair
+from fafo_run.verify.sums import Pair
 
 
 @frozen

@@ -12,6 +12,9 @@ from attrs import Factory, frozen
 
 from fafo_run.results.summary import Counts
 
+Pair = tuple[str, str]
+"""A class and a server."""
+
 
 @frozen
 class Hits:
@@ -119,6 +122,12 @@ class Misses:
     """Of `tokens`, how many before their prefix was warmed because the server had come back."""
     evicted: int = 0
     """Of `tokens`, how many before their prefix was warmed because the cache had lost it."""
+
+    @property
+    def whole_pages(self) -> int:
+        """The size of pages that explains all that is missed, since each item lacks less than one; else 0."""
+        page = self.unit & -self.unit
+        return page if page > 1 and self.longest < page else 0
 
     def __add__(self, other: Misses) -> Misses:
         return Misses(

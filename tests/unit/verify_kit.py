@@ -10,8 +10,7 @@ from fafo_run.run.evidence import AnyEvent, Ended, Missed, Returned, Started, Su
 from fafo_run.verify.counters import compare
 from fafo_run.verify.known import Known
 from fafo_run.verify.lives import lives_of
-from fafo_run.verify.records import Pair
-from fafo_run.verify.sums import Hits, Misses
+from fafo_run.verify.sums import Hits, Misses, Pair
 
 URL = "http://10.0.0.7:30000"
 OTHER = "http://10.0.0.8:30000"
