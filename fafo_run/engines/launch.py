@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 
 from fafo_run.engines.launch_recipe import Recipe, free_ports
-from fafo_run.engines.launch_server import Server, Tell
+from fafo_run.engines.launch_server import Server, Tell, unheard
 
 GRACE = 10.0
 """Seconds between SIGTERM and SIGKILL. A server drains after SIGTERM, which can hang."""
@@ -44,11 +44,13 @@ class Servers:
         *,
         replicas: Sequence[int] | None = None,
         begun: Callable[[Server], None] | None = None,
+        waits: Tell = unheard,
     ) -> tuple[str, ...]:
         """Start the servers and return their URLs when all are ready.
 
         `progress` is called with lines for people meanwhile. `replicas` are the numbers of those to start,
-        all where it isn't given. `begun` is called with each one as soon as it is started.
+        all where it isn't given. `begun` is called with each one as soon as it is started, `waits` with what
+        is waited for, as often as it changes, and with nothing in the end.
 
         Raises `EngineError` when one can't be started, dies before it is ready, or isn't ready in time. Then,
         and when this is cancelled, none is left running.
@@ -61,7 +63,7 @@ class Servers:
             for replica, port in zip(numbers, self._ports(len(numbers)), strict=True):
                 self._servers.append(self._server(replica, port))
             progress(f"starting {_named(self._servers)}; logs in {self._recipe.shown_path(self._logs)}")
-            await self._all_ready(progress, begun)
+            await self._all_ready(progress, begun, waits)
         except BaseException:
             await self.stop()
             raise
@@ -112,19 +114,21 @@ class Servers:
             tell=self._tell,
         )
 
-    async def _all_ready(self, progress: Tell, begun: Callable[[Server], None] | None) -> None:
+    async def _all_ready(self, progress: Tell, begun: Callable[[Server], None] | None, waits: Tell) -> None:
         limit = aiohttp.ClientTimeout(total=HEALTH)
         async with aiohttp.ClientSession(timeout=limit) as session:
-            waits = [asyncio.create_task(self._ready(at, session, begun)) for at in self._servers]
+            tasks = [asyncio.create_task(self._ready(at, session, begun)) for at in self._servers]
             beats = asyncio.create_task(self._beat(progress))
             try:
-                for done in asyncio.as_completed(waits):
+                for left, done in zip(range(len(tasks), 0, -1), asyncio.as_completed(tasks), strict=True):
+                    waits(f"waiting for {left} of {len(tasks)} servers to load")
                     server = await done
                     progress(f"{server.url} is ready after {time.monotonic() - server.began:.0f} s")
             finally:
-                for task in (*waits, beats):
+                for task in (*tasks, beats):
                     task.cancel()
-                await asyncio.gather(*waits, beats, return_exceptions=True)
+                await asyncio.gather(*tasks, beats, return_exceptions=True)
+        waits("")
 
     async def _ready(
         self, server: Server, session: aiohttp.ClientSession, begun: Callable[[Server], None] | None

@@ -12,7 +12,7 @@ from attrs import evolve
 from fafo_build.project.declaration import Engine, Model
 from fafo_run.engines.launch import Servers
 from fafo_run.engines.launch_recipe import Recipe, recipe
-from fafo_run.engines.launch_server import Tell
+from fafo_run.engines.launch_server import Tell, unheard
 from fafo_run.engines.launch_up import UpFolder
 from fafo_run.engines.weights import model_folder
 
@@ -31,19 +31,22 @@ def with_up(engine: Engine, runs: Path) -> Engine:
 
 @asynccontextmanager
 async def launched(
-    engine: Engine, model: Model, *, root: Path, runs: Path, run: Path, tell: Tell
+    engine: Engine, model: Model, *, root: Path, runs: Path, run: Path, tell: Tell, waits: Tell = unheard
 ) -> AsyncIterator[Engine]:
     """Give the engine with the URLs of its servers; end those that this has started.
 
     An engine without `launch` comes as it is. `root` is the project's folder, `runs` that of its runs, `run`
-    that of this one. `tell` is called with lines for people, also later on, when a server dies.
+    that of this one. `tell` is called with lines for people, also later on, when a server dies; `waits` with
+    what is waited for until the servers are ready, and with nothing then.
 
     Raises `EngineError` when a server doesn't get ready, `ModelError` when the model can't be loaded.
     """
     if engine.launch is None:
         yield engine
         return
+    waits(f"waiting for the weights of {model.path}")
     made = await recipe_of(engine, model, root)
+    waits("")
     up = UpFolder(runs).read(engine.name)
     if up:
         tell(f"uses the {'server' if len(up) == 1 else f'{len(up)} servers'} of `fafo engine up`")
@@ -53,7 +56,7 @@ async def launched(
         return
     servers = Servers(made, run / LOGS, tell)
     try:
-        urls = await servers.start(tell)
+        urls = await servers.start(tell, waits=waits)
         yield evolve(engine, urls=urls, launch=None)
     finally:
         await servers.stop()

@@ -44,6 +44,10 @@ _OURS = "==== fafo, "
 Tell = Callable[[str], None]
 
 
+def unheard(_: str) -> None:
+    """Say it to nobody."""
+
+
 @define(eq=False)
 class Server:
     """One server and its guard."""

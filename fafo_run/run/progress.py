@@ -26,6 +26,8 @@ class Progress:
             "pid": os.getpid(), "service": service, "total": None, "servers": [], "away": {}
         }  # fmt: skip
         self._written = 0.0
+        self._since = ""
+        """When it began to wait before it begins, by the clock of people; empty while it doesn't."""
         self.engine: str | None = None
         """Who answers, once that is known: `sglang`, for instance."""
 
@@ -33,6 +35,13 @@ class Progress:
         """The view is counted; not so in a service, which counts while it works."""
         if totals is not None:
             self._content["total"] = sum(totals.by_class.values())
+        self._write("running")
+
+    def wait_for(self, what: str) -> None:
+        """Write at once what the run waits for before it begins, and since when; empty for nothing."""
+        now = time.strftime("%Y-%m-%d %H:%M:%S")
+        self._since = (self._since or now) if what else ""
+        self._content["notice"] = f"{what}, since {self._since}" if what else ""
         self._write("running")
 
     def tick(self, snapshot: Snapshot, servers: Sequence[str], away: Mapping[str, str]) -> None:

@@ -120,12 +120,15 @@ class Supervisor:
             runs=project.runs_dir,
             run=self.folder,
             tell=self.listener.notice,
+            waits=progress.wait_for,
         )
         with signals.cancelling():
             async with servers as spec:
                 pool = Pool(self._engines(spec), self._view, Evidence(self.folder), self.listener.notice)
                 try:
+                    progress.wait_for("waiting for the engine to get ready")
                     await pool.start()
+                    progress.wait_for("")
                     return await self._run(store, pool, totals, progress)
                 finally:
                     await pool.stop()

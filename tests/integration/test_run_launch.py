@@ -95,6 +95,21 @@ def test_kill_9_of_a_run_leaves_no_server(tmp_path: Path, starts: Starts) -> Non
     until(lambda: not left(starts), "nothing is left")
 
 
+def test_status_says_that_they_load_and_since_when(tmp_path: Path, starts: Starts) -> None:
+    project(tmp_path, "--mute", command=COMMAND)
+    run = start(tmp_path, "run")
+    try:
+        reaches(tmp_path, lambda status: status.notice.startswith("waiting for 2 of 2 servers"), "they load")
+        found = fafo_json(tmp_path, "status")
+        assert " to load, since 2" in found["notice"]
+        assert (found["status"], found["in_flight"]) == ("running", 0)
+        assert f"  waits: {found['notice']}" in fafo(tmp_path, "status").stdout
+    finally:
+        run.send_signal(signal.SIGTERM)
+        run.communicate(timeout=60)
+    assert fafo_json(tmp_path, "status")["notice"] == "", "nobody works on it"
+
+
 def test_interrupted_while_they_start(tmp_path: Path, starts: Starts) -> None:
     project(tmp_path)
     run = start(tmp_path, "run")

@@ -18,7 +18,7 @@ from fafo_build.errors import EngineError
 from fafo_run.engines import sglang
 from fafo_run.run import evidence, pool, preflight
 from tests.fake_sglang import FakeSglang
-from tests.helpers import CLASS, MAIN, fafo, fafo_json, write_project
+from tests.helpers import CLASS, MAIN, fafo, fafo_json, kill, reaches, start, write_project
 from tests.integration.faults_kit import run_here
 from tests.serving import Faulty, faulty_processes, gated, pace, serving, use_all
 
@@ -203,6 +203,18 @@ def test_a_server_that_hangs_at_the_start_is_told_and_done_without(
     assert any("of 2 servers, which say nothing" in line for line in ended.notes.notices)
     assert any(f"the server at {url} doesn't answer; the run begins" in line for line in ended.notes.notices)
     assert ended.recorded.complete and len(ended.recorded.outputs) == 10
+
+
+def test_status_says_that_servers_are_waited_for_at_the_start(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as hangs:
+        url = f"http://127.0.0.1:{hangs.getsockname()[1]}"
+        folder = use_all(write_project(tmp_path, 10), [Faulty(url, "")])
+        run = start(folder, "run")
+        try:
+            said = "waiting for the engine to get ready, since 2"
+            reaches(folder, lambda status: status.notice.startswith(said), "it says what it waits for")
+        finally:
+            kill(run)
 
 
 def test_status_names_the_servers(tmp_path: Path) -> None:

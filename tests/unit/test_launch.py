@@ -104,6 +104,15 @@ async def test_starts_waits_and_stops(tmp_path: Path, starts: Starts) -> None:
 
 
 @in_loop
+async def test_says_how_many_load(tmp_path: Path, starts: Starts) -> None:
+    waits = Told()
+    servers = servers_of(how_to(tmp_path, replicas=2))
+    await servers.start(Told(), waits=waits)
+    await servers.stop()
+    assert waits == ["waiting for 2 of 2 servers to load", "waiting for 1 of 2 servers to load", ""]
+
+
+@in_loop
 async def test_stops_one_that_hears_no_sigterm_with_a_child_that_left(tmp_path: Path, starts: Starts) -> None:
     servers = servers_of(how_to(tmp_path, "--stubborn", "--family"), grace=0.1)
     await servers.start(Told())
