@@ -29,6 +29,23 @@ text than that the then these time title true two under unit until use value ver
 where which while word work write year
 """
 _WORDS = _TEXT.split()
+_SYSTEM = """
+[[message]]
+role = "system"
+prompt = "class{number:03}.md"
+[[message]]
+role = "user"
+content = "Row {{{{ item.id }}}}:\\n{{{{ item.text }}}}\\nAnswer in one line."
+"""
+_ONE_MESSAGE = """
+[[message]]
+role = "user"
+content = \"\"\"
+{{% include 'class{number:03}.md' %}}
+Row {{{{ item.id }}}} of {number}:
+{{{{ item.text }}}}
+Answer in one line.\"\"\"
+"""
 
 
 def text(words: int, chance: random.Random) -> str:
@@ -39,7 +56,7 @@ def text(words: int, chance: random.Random) -> str:
     return "\n".join(" ".join(parts[at : at + 14]) for at in range(0, words, 14))
 
 
-def write_project(root: Path, classes: int, words: int) -> None:
+def write_project(root: Path, classes: int, words: int, messages: str) -> None:
     chance = random.Random(1)
     (root / "prompts").mkdir()
     (root / "classes").mkdir()
@@ -52,9 +69,7 @@ def write_project(root: Path, classes: int, words: int) -> None:
         (root / f"prompts/shared{number}.md").write_text(text(words // 4, chance) + "\n")
     for number in range(classes):
         (root / f"classes/class{number:03}.toml").write_text(
-            f'sources = ["rows"]\n[vars]\nnumber = {number}\n[[message]]\nrole = "system"\n'
-            f'prompt = "class{number:03}.md"\n[[message]]\nrole = "user"\n'
-            'content = "Row {{ item.id }}:\\n{{ item.text }}\\nAnswer in one line."\n'
+            f'sources = ["rows"]\n[vars]\nnumber = {number}\n' + messages.format(number=number)
         )
         (root / f"prompts/class{number:03}.md").write_text(
             f"{{% include 'shared{number % SHARED}.md' %}}\n{text(words * 3 // 4, chance)}\n"
@@ -90,13 +105,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--classes", type=int, default=300)
     parser.add_argument("--words", type=int, default=1330, help="of a prefix; 1,330 are about 2,000 tokens")
+    parser.add_argument(
+        "--one-message",
+        action="store_true",
+        help="each class is one message of the user, with the item at its end",
+    )
     parser.add_argument("--keep", type=Path, help="make the project in this empty folder, and leave it there")
     options = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     with tempfile.TemporaryDirectory() as temporary:
         root = options.keep or Path(temporary)
         root.mkdir(parents=True, exist_ok=True)
-        write_project(root, options.classes, options.words)
+        messages = _ONE_MESSAGE if options.one_message else _SYSTEM
+        write_project(root, options.classes, options.words, messages)
         command = [FAFO, "-C", str(root), "build"]
         times = {"fresh": run(command)}
         times["unchanged"] = min(run(command) for _ in range(3))
