@@ -60,7 +60,8 @@ def _places(
 ) -> Iterator[tuple[int, str, str]]:
     """Yield the line of each special token that isn't asked for, the variable that holds it, the token."""
     for node, name, text in _put_out(tree, values):
-        for token in control:
+        # Some models have thousands, and making a pattern of one takes longer than looking for it.
+        for token in (token for token in control if token in text):
             for match in re.finditer(re.escape(token), text):
                 before = text[: match.start()] if isinstance(node, nodes.TemplateData) else ""
                 yield node.lineno + before.count("\n"), name, token
