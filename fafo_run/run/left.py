@@ -25,7 +25,7 @@ from fafo_run.run.making import Maker
 from fafo_run.run.records import ceiling
 from fafo_run.run.store import RunReader
 from fafo_run.run.totals import Totals, count
-from fafo_run.run.view import ClassView, View, ViewItem, items
+from fafo_run.run.view import ClassView, View, ViewItem, items, once
 
 _BATCH = 1_000
 """Items that are looked up in the results at once."""
@@ -130,7 +130,8 @@ def look(view: View, folder: Path, *, sample: int | None, page_size: int = 1, se
     try:
         _expect(view, reader, classes)
         measure = _Measure(Maker(view), classes, page_size, server)
-        found = _new(_distinct(items(view), totals), reader, classes)
+        every = once(items(view)) if totals.repeated else items(view)
+        found = _new(every, reader, classes)
         if sample is not None:
             found = _Chosen(classes, sample).of(found)
         while together := list(islice(found, _TOGETHER)):
@@ -146,18 +147,6 @@ def _reader(folder: Path) -> RunReader | None:
         return RunReader.open(folder)
     except NoStore:
         return None
-
-
-def _distinct(found: Iterator[ViewItem], totals: Totals) -> Iterator[ViewItem]:
-    """Leave items out that stand twice, as the totals do. Remembers all, but only where there are such."""
-    if not totals.repeated:
-        yield from found
-        return
-    seen: set[bytes] = set()
-    for item in found:
-        if item.identity not in seen:
-            seen.add(item.identity)
-            yield item
 
 
 def _new(

@@ -6,7 +6,7 @@ The producer makes work of it; status, verify and export hold the results agains
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -164,11 +164,11 @@ def items(view: View) -> Iterator[ViewItem]:
     """
     for of in view.classes:
         found = (item for spec in of.sources for item in _items_of(of, spec, view.project.root))
-        yield from found if view.limit is None else islice(_once(found), view.limit)
+        yield from found if view.limit is None else islice(once(found), view.limit)
 
 
-def _once(found: Iterator[ViewItem]) -> Iterator[ViewItem]:
-    """Leave repeated items out. Remembers every one, so it is for limited views only."""
+def once(found: Iterable[ViewItem]) -> Iterator[ViewItem]:
+    """Leave repeated items out. Remembers every one, in 100 bytes each."""
     seen: set[bytes] = set()
     for item in found:
         if item.identity not in seen:
