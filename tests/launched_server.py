@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument(
         "--family", action="store_true", help="have a child that left for a session of its own"
     )
+    parser.add_argument("--late", type=float, default=0.0, help="listen after so many seconds")
     parser.add_argument("--page-size", type=int, default=1)
     asked, _ = parser.parse_known_args()
     note("server")
@@ -52,6 +53,8 @@ def main() -> None:
         },
         "/model_info": {"model_path": asked.model_path, "is_generation": True, "weight_version": "default"},
     }
+
+    time.sleep(asked.late)
 
     class Answers(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:

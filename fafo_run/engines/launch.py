@@ -9,7 +9,8 @@ from pathlib import Path
 
 import aiohttp
 
-from fafo_run.engines.launch_recipe import Recipe, free_ports
+from fafo_run.engines.launch_ports import free_ports
+from fafo_run.engines.launch_recipe import Recipe
 from fafo_run.engines.launch_server import Server, Tell, unheard
 
 GRACE = 10.0

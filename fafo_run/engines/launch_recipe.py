@@ -1,13 +1,11 @@
-"""How a server is started: its command, its environment, its share of the GPUs, its port. Starts none."""
+"""How a server is started: its command, its environment, its share of the GPUs. Starts none."""
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,7 +27,6 @@ _EVERYWHERE = ("0.0.0.0", "::")
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _DEVICE = re.compile(r"nvidia[0-9]+")
 _LIST_GPUS = ("nvidia-smi", "--list-gpus")
-_LAST_PORT = 65535
 
 _DEFAULTS: Mapping[str, Sequence[str]] = {
     # What `fafo verify` compares its own count with.
@@ -93,6 +90,11 @@ class Recipe:
                 words += [flag, *values]
         words += ["--api-key", self.key] if self.key else []
         return [*words, *self.launch.args]
+
+    @property
+    def is_below(self) -> bool:
+        """Whether a server runs below its guard: `command` may start it elsewhere, in a container perhaps."""
+        return not self.launch.command
 
     def shown(self, port: int) -> str:
         """Return the command as a line for logs: without the API key."""
@@ -181,45 +183,3 @@ def _listed_gpus() -> int | None:
         return None
     lines = listed.stdout.splitlines() if listed.returncode == 0 else []
     return sum(1 for line in lines if line.startswith("GPU ")) or None
-
-
-def free_ports(host: str, count: int, first: int | None, *, without: Sequence[int] = ()) -> list[int]:
-    """Return ports at which nobody listens: from `first` on, or any.
-
-    Somebody else may take one before the server does; then the server ends, and says so.
-    Raises `OSError` when there aren't enough, or `host` is no address of this machine.
-    """
-    found: list[int] = []
-    held: list[socket.socket] = []
-    try:
-        port = first or 0
-        while len(found) < count:
-            if port > _LAST_PORT:
-                raise OSError(f"no {count} ports are free from {first} on")
-            taken = _bound(host, port)
-            if taken is not None:
-                held.append(taken)
-                number: int = taken.getsockname()[1]
-                found += [number] if number not in without else []
-            port += 1 if first else 0
-    finally:
-        for sock in held:
-            sock.close()
-    return found
-
-
-def _bound(host: str, port: int) -> socket.socket | None:
-    """Return a socket bound as a server would bind it, None when the port is taken."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-        # Two sockets may be bound to one port, as long as none listens.
-        sock.listen(1)
-    except OSError as error:
-        sock.close()
-        if port and error.errno in (errno.EADDRINUSE, errno.EACCES):
-            return None
-        raise
-    return sock

@@ -23,7 +23,8 @@ from attrs import define, field
 
 from fafo_build.errors import EngineError
 from fafo_run.engines import launch_guard
-from fafo_run.engines.launch_guard import KEEP, READY, Orders, is_alive, stat
+from fafo_run.engines.launch_guard import KEEP, READY, Orders, descendants, is_alive, stat
+from fafo_run.engines.launch_ports import others_listen
 from fafo_run.engines.launch_recipe import TOKEN, Recipe
 
 LATE = 20.0
@@ -104,12 +105,12 @@ class Server:
             asked = asyncio.create_task(_healthy(session, self.url))
             over = asyncio.create_task(self._over.wait())
             try:
-                # Should it be somebody else's port, there may never be an answer.
+                # Should it have become somebody else's port, there may never be an answer.
                 await asyncio.wait({asked, over}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 over.cancel()
                 asked.cancel()
-            if self.ended is None and asked.result() and self._guard is not None:
+            if self.ended is None and asked.result() and self._guard is not None and self._is_ours():
                 self.ready = True
                 _write(self._guard, READY)
                 return True
@@ -123,6 +124,12 @@ class Server:
         if self._follower is not None:
             await asyncio.wait({self._follower})  # Not awaited itself: it mustn't be cancelled with this.
         return False
+
+    def _is_ours(self) -> bool:
+        """Return whether it is this server that answers, and not another one that has taken its port: then
+        this one will find it taken, and die.
+        """
+        return not (self.recipe.is_below and others_listen(self.port, descendants(self.guard)))
 
     def died(self) -> EngineError:
         """Return the error of a server that died before it was ready."""

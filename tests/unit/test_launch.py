@@ -9,7 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -260,6 +262,41 @@ async def test_one_that_finds_its_port_taken_gets_another(
         assert url != f"http://127.0.0.1:{taken}"
         assert len(starts()) == 2
         await servers.stop()
+
+
+def below(folder: Path) -> dict[str, Any]:
+    """Settings by which a stand-in is started as SGLang is, and not by a command of its own."""
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nshift 2\nexec {" ".join(COMMAND)} "$@"\n')
+    python.chmod(0o755)
+    return {"command": (), "python": str(python)}
+
+
+@in_loop
+async def test_another_server_at_its_port_is_not_taken_for_it(
+    tmp_path: Path, starts: Starts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Healthy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Healthy) as other:
+        thread = threading.Thread(target=other.serve_forever)
+        thread.start()
+        right = launch.free_ports
+        lies = iter([[other.server_port]])
+        monkeypatch.setattr(launch, "free_ports", lambda *a, **k: next(lies, None) or right(*a, **k))
+        servers = servers_of(how_to(tmp_path, "--late", "0.5", **below(tmp_path)))
+        (url,) = await servers.start(Told())
+        await servers.stop()
+        other.shutdown()
+        thread.join()
+    assert url != f"http://127.0.0.1:{other.server_port}"
+    assert len(starts()) == 2
 
 
 @in_loop
