@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -46,12 +46,14 @@ class Servers:
         replicas: Sequence[int] | None = None,
         begun: Callable[[Server], None] | None = None,
         waits: Tell = unheard,
+        ports: Mapping[int, int] | None = None,
     ) -> tuple[str, ...]:
         """Start the servers and return their URLs when all are ready.
 
         `progress` is called with lines for people meanwhile. `replicas` are the numbers of those to start,
         all where it isn't given. `begun` is called with each one as soon as it is started, `waits` with what
-        is waited for, as often as it changes, and with nothing in the end.
+        is waited for, as often as it changes, and with nothing in the end. `ports` are those that they had
+        the last time, by number: they have them again where they are free and none is declared.
 
         Raises `EngineError` when one can't be started, dies before it is ready, or isn't ready in time. Then,
         and when this is cancelled, none is left running.
@@ -61,7 +63,7 @@ class Servers:
         self._recipe.check(self._gpus)
         try:
             self._make_folder()
-            for replica, port in zip(numbers, self._ports(len(numbers)), strict=True):
+            for replica, port in self._ports_again(numbers, ports or {}).items():
                 self._servers.append(self._server(replica, port))
             progress(f"starting {_named(self._servers)}; logs in {self._recipe.shown_path(self._logs)}")
             await self._all_ready(progress, begun, waits)
@@ -94,10 +96,28 @@ class Servers:
                 f"no folder for logs: {self._logs}: {error.strerror}", "see to the disk, and to what is there"
             ) from error
 
-    def _ports(self, count: int) -> list[int]:
+    def _ports_again(self, numbers: Sequence[int], last: Mapping[int, int]) -> dict[int, int]:
+        """Return a port for each server of these numbers, the last one where it can be."""
+        found: dict[int, int] = {}
+        for number in numbers:
+            port = None if self._recipe.launch.port else last.get(number)
+            if port is not None and port not in found.values() and self._is_free(port):
+                found[number] = port
+        others = [number for number in numbers if number not in found]
+        fresh = self._ports(len(others), without=tuple(found.values()))
+        found |= zip(others, fresh, strict=True)
+        return {number: found[number] for number in numbers}
+
+    def _is_free(self, port: int) -> bool:
+        try:
+            return free_ports(self._recipe.host, 1, port) == [port]
+        except OSError:
+            return False  # What is wrong with all ports, `_ports` says.
+
+    def _ports(self, count: int, *, without: Sequence[int] = ()) -> list[int]:
         host, others = self._recipe.host, [server.port for server in self._servers]
         try:
-            return free_ports(host, count, self._recipe.launch.port, without=others)
+            return free_ports(host, count, self._recipe.launch.port, without=(*others, *without))
         except OSError as error:
             raise self._recipe.error(
                 f"no port for a server at {host}: {error.strerror or error}",
@@ -143,7 +163,7 @@ class Servers:
                 begun(server)
             if await server.until_ready(session):
                 return server
-            if tries == PORTS or free_ports(self._recipe.host, 1, server.port) == [server.port]:
+            if tries == PORTS or self._is_free(server.port):
                 raise server.died()
             # Somebody took its port between our look and its own.
             (port,) = self._ports(1)

@@ -1,7 +1,8 @@
 """The servers that are up: that outlive the command that started them. A folder of the project knows of them.
 
 One file for each, with the guard's process number and what else it takes never to mistake another process for
-it. A file whose guard is gone means nothing.
+it. A file whose guard is gone means nothing. Another file for each engine has the ports that its servers had
+last.
 """
 
 from __future__ import annotations
@@ -99,8 +100,9 @@ class UpFolder:
             missing = [number for number in replicas if number not in {up.replica for up in there}]
             if missing:
                 servers = Servers(recipe, self.folder, progress)
+                ports = self._ports(recipe.engine)
                 await servers.start(
-                    progress, replicas=missing, begun=lambda server: self._write(_up(recipe, server))
+                    progress, replicas=missing, begun=lambda server: self._note(recipe, server), ports=ports
                 )
                 await servers.release()
             return self.read(recipe.engine)
@@ -142,11 +144,28 @@ class UpFolder:
     def _file(self, up: Up) -> Path:
         return self.folder / f"{up.engine}-{up.replica}.json"
 
-    def _write(self, up: Up) -> None:
-        file = self._file(up)
+    def _note(self, recipe: Recipe, server: Server) -> None:
+        """Know a server from now on, and its port for the next time."""
+        self._write(self._file(up := _up(recipe, server)), up)
+        ports = self._ports(recipe.engine) | {server.replica: server.port}
+        self._write(self._ports_file(recipe.engine), ports)
+
+    def _ports(self, engine: str) -> dict[int, int]:
+        """Return the ports that servers of an engine had the last time, by number."""
+        try:
+            return msgspec.json.decode(self._ports_file(engine).read_bytes(), type=dict[int, int])
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return {}  # They only spare a run that waits for them there to wait for ever.
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _ports_file(self, engine: str) -> Path:
+        return self.folder / f"{engine}.ports"
+
+    def _write(self, file: Path, content: object) -> None:
         part = file.with_suffix(".part")
         try:
-            part.write_bytes(msgspec.json.encode(up))
+            part.write_bytes(msgspec.json.encode(content))
             part.replace(file)
         except OSError as error:
             raise self._refused(error) from error

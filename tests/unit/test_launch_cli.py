@@ -6,9 +6,11 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 import pytest
@@ -20,6 +22,7 @@ from fafo_build.project.load import load_project
 from fafo_run.cli import cli
 from fafo_run.engines import launch_server, launch_up
 from fafo_run.engines.ask import ask
+from fafo_run.engines.launch_ports import free_ports
 from fafo_run.engines.launch_run import launched
 from fafo_run.engines.launch_up import UpFolder
 from tests.helpers import FAFO, MAIN, until, write_project
@@ -97,6 +100,39 @@ def test_up_twice_starts_only_what_is_missing(project: Path, starts: Starts) -> 
     assert len(starts()) == 3
     assert call(project, "up").exit_code == 0
     assert len(starts()) == 3
+
+
+def test_up_again_has_the_ports_that_it_had_as_far_as_they_are_free(project: Path) -> None:
+    before = [urlsplit(url) for url in call(project, "up").stdout.split()]
+    call(project, "down")
+    (project / "fafo.toml").write_text(declared("--page-size", "16", replicas=3))
+    after = call(project, "up").stdout.split()
+    assert after[:2] == [url.geturl() for url in before], "a run may wait for them there"
+    call(project, "down")
+    taken = before[0].port
+    assert taken is not None
+    with socket.create_server(("127.0.0.1", taken)):
+        again = call(project, "up").stdout.split()
+    assert again[1:] == after[1:]
+    assert again[0] not in after
+    call(project, "down")
+    assert call(project, "up").stdout.split() == again, "and the new one from then on"
+
+
+def test_a_declared_port_goes_before_those_that_were(project: Path) -> None:
+    urls = call(project, "up").stdout.split()
+    call(project, "down")
+    (first,) = free_ports("127.0.0.1", 1, 21_000)
+    (project / "fafo.toml").write_text(declared().replace("gpus = 0", f"gpus = 0, port = {first}"))
+    after = call(project, "up").stdout.split()
+    assert after[0] == f"http://127.0.0.1:{first}" and not set(after) & set(urls)
+
+
+@pytest.mark.parametrize("said", ["", "[]", '{"default": {"0": "many"}}'])
+def test_ports_that_cant_be_read_are_forgotten(project: Path, said: str) -> None:
+    (project / "runs" / ".servers").mkdir(parents=True)
+    (project / "runs" / ".servers" / "default.ports").write_text(said)
+    assert call(project, "up").exit_code == 0
 
 
 def test_up_with_other_settings_is_refused(project: Path, starts: Starts) -> None:
