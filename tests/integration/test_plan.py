@@ -195,6 +195,20 @@ def test_a_server_without_a_radix_cache_or_none_at_all_is_told(tmp_path: Path) -
     assert fafo_json(folder, "plan", "--cache-tokens", "9000")["ratio"] == 1.0
 
 
+def test_of_two_servers_one_may_be_away_or_without_its_cache(tmp_path: Path) -> None:
+    with serving(capacity=20_000) as server:
+        with serving(radix=False) as other:
+            folder = use_all(write_project(tmp_path, 4), [server, other])
+            told = fafo_json(folder, "plan")
+            assert (told["cache_off"], told["ratio"], told["rehearsal"]) == (True, 0.0, None)
+            assert told["warnings"][0]["text"].startswith(f"{other.url}: started with --disable-radix-cache")
+        told = fafo_json(folder, "plan")
+        played = told["rehearsal"]
+        assert (played["server"], played["caches"], played["items"]) == (server.url, 2, 2)
+        (warning,) = told["warnings"]
+        assert warning["text"].startswith(f"no server at {other.url}: ")
+
+
 def test_a_server_that_wants_a_key_is_no_server_to_be_started(tmp_path: Path) -> None:
     with serving(api_key="secret") as server:
         (warning,) = fafo_json(use(write_project(tmp_path, 4), server), "plan")["warnings"]
