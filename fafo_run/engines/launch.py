@@ -11,7 +11,7 @@ import aiohttp
 
 from fafo_run.engines.launch_ports import free_ports
 from fafo_run.engines.launch_recipe import Recipe
-from fafo_run.engines.launch_server import Server, Tell, unheard
+from fafo_run.engines.launch_server import Launched, Tell, unheard
 
 GRACE = 10.0
 """Seconds between SIGTERM and SIGKILL. A server drains after SIGTERM, which can hang."""
@@ -37,14 +37,14 @@ class Servers:
         self._tell = tell
         self._grace = grace
         self._gpus: tuple[str, ...] | None = None
-        self._servers: list[Server] = []
+        self._servers: list[Launched] = []
 
     async def start(
         self,
         progress: Tell,
         *,
         replicas: Sequence[int] | None = None,
-        begun: Callable[[Server], None] | None = None,
+        begun: Callable[[Launched], None] | None = None,
         waits: Tell = unheard,
         ports: Mapping[int, int] | None = None,
     ) -> tuple[str, ...]:
@@ -124,8 +124,8 @@ class Servers:
                 "give another port, or take --host out of args",
             ) from error
 
-    def _server(self, replica: int, port: int) -> Server:
-        return Server(
+    def _server(self, replica: int, port: int) -> Launched:
+        return Launched(
             recipe=self._recipe,
             replica=replica,
             port=port,
@@ -135,7 +135,7 @@ class Servers:
             tell=self._tell,
         )
 
-    async def _all_ready(self, progress: Tell, begun: Callable[[Server], None] | None, waits: Tell) -> None:
+    async def _all_ready(self, progress: Tell, begun: Callable[[Launched], None] | None, waits: Tell) -> None:
         limit = aiohttp.ClientTimeout(total=HEALTH)
         async with aiohttp.ClientSession(timeout=limit) as session:
             tasks = [asyncio.create_task(self._ready(at, session, begun)) for at in self._servers]
@@ -152,8 +152,8 @@ class Servers:
         waits("")
 
     async def _ready(
-        self, server: Server, session: aiohttp.ClientSession, begun: Callable[[Server], None] | None
-    ) -> Server:
+        self, server: Launched, session: aiohttp.ClientSession, begun: Callable[[Launched], None] | None
+    ) -> Launched:
         """Start a server and return it when it is ready. Raises `EngineError` when it isn't to be."""
         tries = 0
         while True:
@@ -181,6 +181,6 @@ class Servers:
                 progress(f"{_named(waiting)}: not ready after {time.monotonic() - began:.0f} s: {words}")
 
 
-def _named(servers: Sequence[Server]) -> str:
+def _named(servers: Sequence[Launched]) -> str:
     ports = ", ".join(str(server.port) for server in servers)
     return f"1 server (port {ports})" if len(servers) == 1 else f"{len(servers)} servers (ports {ports})"

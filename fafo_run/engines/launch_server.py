@@ -50,7 +50,7 @@ def unheard(_: str) -> None:
 
 
 @define(eq=False)
-class Server:
+class Launched:
     """One server and its guard."""
 
     recipe: Recipe

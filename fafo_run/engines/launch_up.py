@@ -23,7 +23,7 @@ from fafo_build.errors import EngineError, Problem
 from fafo_run.engines.launch import GRACE, Servers
 from fafo_run.engines.launch_guard import descendants, is_alive, stat
 from fafo_run.engines.launch_recipe import Recipe
-from fafo_run.engines.launch_server import LATE, Server, Tell, kill_marked
+from fafo_run.engines.launch_server import LATE, Launched, Tell, kill_marked
 from fafo_run.log.locking import boot_id
 
 FOLDER = ".servers"
@@ -144,7 +144,7 @@ class UpFolder:
     def _file(self, up: Up) -> Path:
         return self.folder / f"{up.engine}-{up.replica}.json"
 
-    def _note(self, recipe: Recipe, server: Server) -> None:
+    def _note(self, recipe: Recipe, server: Launched) -> None:
         """Know a server from now on, and its port for the next time."""
         self._write(self._file(up := _up(recipe, server)), up)
         ports = self._ports(recipe.engine) | {server.replica: server.port}
@@ -197,7 +197,7 @@ class UpFolder:
         )
 
 
-def _up(recipe: Recipe, server: Server) -> Up:
+def _up(recipe: Recipe, server: Launched) -> Up:
     found = stat(server.guard)
     return Up(
         engine=recipe.engine,

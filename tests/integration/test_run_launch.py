@@ -135,6 +135,24 @@ def test_an_interrupted_run_ends_when_its_servers_have(
 
 
 @pytest.mark.slow
+def test_a_run_goes_on_after_down_and_up(tmp_path: Path, starts: Starts) -> None:
+    project(tmp_path, "--pace", "0.05", replicas=1)
+    fafo(tmp_path, "engine", "up")
+    try:
+        run = start(tmp_path, "run", "--quiet")
+        reaches(tmp_path, lambda status: status.completed > 0, "some are done")
+        fafo(tmp_path, "engine", "down")
+        reaches(tmp_path, lambda status: bool(status.notice), "it waits, and says so")
+        fafo(tmp_path, "engine", "up")
+        _, said = run.communicate(timeout=120)
+        assert run.returncode == 0, said
+    finally:
+        fafo(tmp_path, "engine", "down")
+    assert len(exported(tmp_path)) == ROWS
+    assert not left(starts)
+
+
+@pytest.mark.slow
 def test_a_run_uses_what_is_up(tmp_path: Path, starts: Starts) -> None:
     project(tmp_path)
     urls = fafo(tmp_path, "engine", "up").stdout.split()
