@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from fafo_run.queue.claims import ClaimTable, Place
 from fafo_run.queue.part import Part, Waiting
-from fafo_run.queue.parts import EVERYTHING, Selection
+from fafo_run.queue.selection import EVERYTHING, Selection
 
 Done = Callable[[Sequence[tuple[bytes, int]]], Sequence[bool]]
 """Takes identities, each with its item's `retry`; says of each whether it needs no more work."""

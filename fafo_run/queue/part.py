@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,12 +20,10 @@ from fafo_run.log.provenance import ProvenanceTable
 from fafo_run.log.reader import Gap, Scan, runs
 from fafo_run.log.route import Route
 from fafo_run.queue.payload import provenance_numbers, read_item
+from fafo_run.queue.selection import EVERYTHING, Selection
 
 _PIECE = 256 << 10
 """Bytes read ahead at once for claims, which may take few entries."""
-
-Wanted = Callable[[Provenance], bool]
-"""Which items somebody is after, by what they share."""
 
 
 class Waiting(NamedTuple):
@@ -131,22 +129,21 @@ class Part:
             else:
                 self._pass(found)
 
-    def names(self) -> Iterator[bytes]:
-        """Yield the identities of the items that aren't RETIRED."""
+    def names(self, selection: Selection = EVERYTHING) -> Iterator[bytes]:
+        """Yield the identities of the items that aren't RETIRED and belong to a selection."""
         for run, waiting in self.living(trusted=True):
-            yield from run.names(waiting)
+            names = run.names(self._shared(run, waiting, selection))
+            yield from names if selection.chosen is None else filter(selection.chosen, names)
 
-    def count(self, wanted: Wanted, only: Container[bytes] | None = None, start: int = HEADER_SIZE) -> int:
-        """Return how many items that aren't RETIRED are wanted, and are among `only` these identities."""
+    def count(self, selection: Selection, start: int = HEADER_SIZE) -> int:
+        """Return how many items from `start` on aren't RETIRED and belong to a selection."""
         total = 0
         for run, waiting in self.living(start, trusted=True):
-            numbers = provenance_numbers(run, waiting)
-            chosen = [number for number in np.unique(numbers).tolist() if wanted(self._said_here(number))]
-            mine = np.isin(numbers, chosen)
-            if only is None:
-                total += int(np.count_nonzero(mine))
+            mine = self._shared(run, waiting, selection)
+            if selection.chosen is None:
+                total += len(mine)
             else:
-                total += sum(name in only for name in run.names(np.flatnonzero(waiting)[mine]))
+                total += sum(map(selection.chosen, run.names(mine)))
         return total
 
     def peek(self, skip: int, limit: int) -> list[Waiting]:
@@ -232,6 +229,15 @@ class Part:
     def _pass(self, gap: Gap) -> None:
         if gap.offset not in self.gaps:
             raise self._damaged(gap.offset, gap.reason)
+
+    def _shared(self, run: Run, waiting: Array, selection: Selection) -> Array:
+        """Return the numbers of those entries that are `waiting`, if what they share is wanted."""
+        at = np.flatnonzero(waiting)
+        if selection is EVERYTHING:
+            return at
+        numbers = provenance_numbers(run, waiting)
+        wanted = [of for of in np.unique(numbers).tolist() if selection.wanted(self._said_here(of))]
+        return at[np.isin(numbers, wanted)]
 
     def _said(self, number: int) -> Provenance:
         return self._provenance.find(number, self.file, self.header)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Container, Iterator, Mapping, Sequence
-
-from attrs import frozen
+from collections.abc import Iterator, Mapping, Sequence
 
 from fafo_build.errors import StoreError
-from fafo_run.item import QueuedItem
 from fafo_run.log.appender import OpenSegment, Placed
 from fafo_run.log.directory import RunDirectory
 from fafo_run.log.format import HEADER_SIZE
@@ -16,26 +13,8 @@ from fafo_run.log.fs import File, SyncFailed, refusing
 from fafo_run.log.listing import SegmentFile, remove_segment, segments
 from fafo_run.log.reader import Scan, read_header, scan, seal_of
 from fafo_run.log.recovery import mend
-from fafo_run.queue.part import Part, Wanted
-
-
-@frozen
-class Selection:
-    """Which items a run is after; the others keep waiting for another run."""
-
-    wanted: Wanted
-    only: Container[bytes] | None = None
-    """Identities; None for all."""
-
-    def __contains__(self, item: QueuedItem) -> bool:
-        return self.wanted(item.provenance) and (self.only is None or item.identity in self.only)
-
-    def count(self, part: Part, start: int = HEADER_SIZE) -> int:
-        """Return how many items that wait in a part from `start` on belong to it."""
-        return part.count(self.wanted, self.only, start)
-
-
-EVERYTHING = Selection(lambda _: True)
+from fafo_run.queue.part import Part
+from fafo_run.queue.selection import EVERYTHING, Selection
 
 
 class Parts:
@@ -47,6 +26,7 @@ class Parts:
         self.failed: StoreError | None = None
         """Set when a sync was refused."""
         self.selection = EVERYTHING
+        """What this run is after; the others keep waiting for another run."""
         self._directory = directory
         self._disk = directory.disk
         self._state = state
@@ -158,12 +138,12 @@ class Parts:
         done = [part for part in self.listed() if part.live == 0 and not part.growing]
         return sum(self._remove(part) for part in done)
 
-    def drop(self, unwanted: Wanted) -> int:
-        """Remove the segments in which every item that waits is unwanted; return how many items went."""
+    def drop(self, kept: Selection) -> int:
+        """Remove the segments in which items wait, and none that is kept; return how many items went."""
         dropped = 0
         for part in self.listed():
             waiting = part.live
-            if waiting and not part.growing and not part.count(lambda said: not unwanted(said)):
+            if waiting and not part.growing and not part.count(kept):
                 dropped += waiting if self._remove(part, waiting) else 0
         return dropped
 
@@ -174,7 +154,7 @@ class Parts:
                 self._parts.popitem()[1].close()
 
     def _unwanted(self, part: Part, start: int, items: int) -> int:
-        return items - self.selection.count(part, start) if self.selection is not EVERYTHING else 0
+        return items - part.count(self.selection, start) if self.selection is not EVERYTHING else 0
 
     def _remove(self, part: Part, waiting: int = 0) -> bool:
         """Remove a segment in which no more than `waiting` items wait; False when it has to stay."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from attrs import frozen
 from msgspec.structs import replace
@@ -23,9 +23,9 @@ from fafo_run.queue.claims import ClaimTable, Place
 from fafo_run.queue.draw import Done, Draw
 from fafo_run.queue.order import Order
 from fafo_run.queue.outcomes import Outcomes
-from fafo_run.queue.part import Wanted
-from fafo_run.queue.parts import Parts, Selection
+from fafo_run.queue.parts import Parts
 from fafo_run.queue.payload import counts
+from fafo_run.queue.selection import EVERYTHING, Selection
 from fafo_run.queue.writer import QueueWriter
 
 LEASE = 3600.0
@@ -139,15 +139,15 @@ class Queue:
                             self._newest[name] = max(mark, self._newest.get(name, mark))
         return Settled(retired, waiting)
 
-    def select(self, wanted: Wanted, only: Container[bytes] | None = None) -> None:
-        """Let the rest of this run see only items of wanted provenance, and of `only` these identities.
+    def select(self, selection: Selection) -> None:
+        """Let the rest of this run see only items that belong to a selection.
 
         The others keep waiting for another run. To be called at the start, before anything is claimed or
         appended: what this process appends later is wanted. Raises `StoreError`.
         """
         with self._maintain, self._state:
             self._check()
-            self._parts.select(Selection(wanted, only))
+            self._parts.select(selection)
 
     def follow(self, artifacts: Sequence[str]) -> None:
         """Hand out artifacts (hashes, 64 hex digits) in this order, round and round; else by age."""
@@ -159,16 +159,10 @@ class Queue:
         with self._state:
             return sum(part.live - part.aside for part in self._parts)
 
-    def identities(self) -> set[bytes]:
-        """Return the identities of all items that wait or are handed out: 16 bytes each."""
+    def identities(self, selection: Selection = EVERYTHING) -> set[bytes]:
+        """Return the identities of all items that wait or are handed out and belong to a selection."""
         with self._maintain:
-            parts = self._parts.listed()
-            return {
-                name
-                for part in parts
-                for run, which in part.living(trusted=True)
-                for name in run.names(which)
-            }
+            return {name for part in self._parts.listed() for name in part.names(selection)}
 
     def claim(self, limit: int, order: Order | None = None) -> list[Claim]:
         """Hand out up to `limit` wanted items of one (model, artifact, lane); none when none waits.
@@ -241,15 +235,15 @@ class Queue:
             self._rewind(twins)
             return retired
 
-    def drop(self, unwanted: Wanted) -> int:
-        """Remove the segments in which every item that waits is unwanted; return how many items went.
+    def drop(self, kept: Selection) -> int:
+        """Remove the segments in which items wait, and none that is kept; return how many items went.
 
-        For items that the declaration doesn't stand for any more. They aren't marked as done, since nothing
+        For items that the view doesn't stand for any more. They aren't marked as done, since nothing
         was done; where others wait beside them they go on waiting. Raises `StoreError`.
         """
         with self._maintain:
             self._check()
-            return self._parts.drop(unwanted)
+            return self._parts.drop(kept)
 
     def sync_markers(self) -> None:
         """Make all markers durable. Raises `SyncFailed`; then the queue does nothing any more."""

@@ -16,6 +16,8 @@ from fafo_run.engines.base import Engine, WarmUp
 from fafo_run.engines.launch_run import launched
 from fafo_run.engines.open import open_engines
 from fafo_run.item import Provenance
+from fafo_run.queue.queue import Queue
+from fafo_run.queue.selection import Chosen, Selection
 from fafo_run.run import cycles, signals
 from fafo_run.run.evidence import Evidence
 from fafo_run.run.outcome import Listener, Outcome, Started
@@ -27,7 +29,7 @@ from fafo_run.run.state import RunState, Snapshot
 from fafo_run.run.stop import Stop
 from fafo_run.run.store import RunStore
 from fafo_run.run.totals import Totals, count
-from fafo_run.run.view import View, items
+from fafo_run.run.view import View, crossing_off, items
 
 _FAKE = "fake"
 
@@ -85,19 +87,34 @@ class Supervisor:
     def _work(self, store: RunStore, progress: Progress) -> Outcome:
         for line in store.recovered:
             self.listener.notice(f"recovered: {line}")
-        totals = None if self.service else count(self._view, self.folder)
+        totals, superseded = self._look_over(store.queue)
         if totals is not None:
             self._totals = totals.by_class
         progress.begin(totals)
-        superseded = store.queue.drop(lambda said: self._view.owner(said) is None)
-        if superseded:
-            self.listener.notice(f"{superseded} waiting items are superseded by newer prompts; taken out")
+        current: Chosen | None = (lambda name: name not in superseded) if superseded else None
+        declared = Selection(lambda said: self._view.owner(said) is not None, current)
+        if dropped := store.queue.drop(declared):
+            newer = "superseded by newer prompts or rows"
+            self.listener.notice(f"{dropped} waiting items are {newer}; taken out")
         waiting = store.queue.depth()
-        store.queue.select(self._wanted(), self._limited())
+        store.queue.select(Selection(self._wanted(), self._limited() or current))
         if others := waiting - store.queue.depth():
             self.listener.notice(f"{others} more wait in the queue, and aren't asked for; they wait on")
         done = None if totals is None else self._finished(store, totals)
         return done or asyncio.run(self._with_servers(store, totals, progress))
+
+    def _look_over(self, queue: Queue) -> tuple[Totals | None, set[bytes]]:
+        """Read each source once. Return what they hold, and what of this run waits and no row stands for now.
+
+        A service reads its sources as it goes, and asks for all that waits.
+        """
+        if self.service:
+            return None, set()
+        # In this order: what another process queues later is of rows that are as new as those read here.
+        unseen = queue.identities(Selection(self._wanted()))
+        totals = count(self._view, self.folder, crossing_off(self._view, unseen))
+        # A copy: a set that is emptied keeps its memory.
+        return totals, set(unseen)
 
     def _finished(self, store: RunStore, totals: Totals) -> Outcome | None:
         """Return the outcome of a run that has nothing to do, and so needs no engine; None if it has."""
@@ -243,6 +260,8 @@ class Supervisor:
             ((said.artifact, said.sampling_hash, said.model_fingerprint), said.source) in chosen
         )
 
-    def _limited(self) -> set[bytes] | None:
-        """Return the identities that a limited run is after; None when it takes all."""
-        return None if self._view.limit is None else {item.identity for item in items(self._view)}
+    def _limited(self) -> Chosen | None:
+        """Return which identities a limited run is after; None when it takes all."""
+        if self._view.limit is None:
+            return None
+        return {item.identity for item in items(self._view)}.__contains__

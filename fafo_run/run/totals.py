@@ -12,7 +12,7 @@ from pathlib import Path
 from attrs import frozen
 
 from fafo_run.run.view import View
-from fafo_run.sources.view import Survey, open_source, survey
+from fafo_run.sources.view import See, Survey, open_source, survey
 
 
 @frozen
@@ -28,15 +28,18 @@ class Totals:
     """Rows that can't be read."""
 
 
-def count(view: View, workdir: Path) -> Totals:
-    """Read every source of the view once.
+def count(view: View, workdir: Path, see: See | None = None) -> Totals:
+    """Read every source of the view once; `see` is shown every row on the way.
 
     Raises `SourceError` when one can't be read, or names both rows where two share a key and differ in
     content.
     """
     return totals_of(
         view,
-        {source.name: survey(open_source(source, view.project.root), workdir) for source in view.sources},
+        {
+            source.name: survey(open_source(source, view.project.root), workdir, see=see)
+            for source in view.sources
+        },
     )
 
 

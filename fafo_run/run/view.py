@@ -6,7 +6,7 @@ The producer makes work of it; status, verify and export hold the results agains
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -167,6 +167,24 @@ def items(view: View) -> Iterator[ViewItem]:
         yield from found if view.limit is None else islice(once(found), view.limit)
 
 
+def crossing_off(view: View, names: set[bytes]) -> Callable[[Row | BrokenRow], None]:
+    """Return what takes the identities of a row's items out of `names`, until nothing is left in it.
+
+    What is left when every row has passed is of no item of the view, limited or not.
+    """
+    asking: dict[str, list[ClassView]] = {}
+    for of in view.classes:
+        for source in of.sources:
+            asking.setdefault(source.name, []).append(of)
+
+    def see(row: Row | BrokenRow) -> None:
+        if names:
+            for of in asking[row.source]:
+                names.difference_update(_names(of, row))
+
+    return see
+
+
 def once(found: Iterable[ViewItem]) -> Iterator[ViewItem]:
     """Leave repeated items out. Remembers every one, in 100 bytes each."""
     seen: set[bytes] = set()
@@ -178,9 +196,13 @@ def once(found: Iterable[ViewItem]) -> Iterator[ViewItem]:
 
 def _items_of(of: ClassView, spec: Source, root: Path) -> Iterator[ViewItem]:
     for row in open_source(spec, root).rows():
-        for sample in range(1 if isinstance(row, BrokenRow) else of.sampling.samples):
-            name = identity(*of.work, row.source, row.key, row.content_hash, sample)
+        for sample, name in enumerate(_names(of, row)):
             yield ViewItem(name, of, row, sample)
+
+
+def _names(of: ClassView, row: Row | BrokenRow) -> list[bytes]:
+    samples = 1 if isinstance(row, BrokenRow) else of.sampling.samples
+    return [identity(*of.work, row.source, row.key, row.content_hash, sample) for sample in range(samples)]
 
 
 def _class_view(project: Project, baked: Baked, name: str) -> ClassView:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from attrs import frozen
 
 from fafo_build.errors import Problem, SourceError
 from fafo_build.project.declaration import Source as Declared
-from fafo_run.item import BrokenRow
+from fafo_run.item import BrokenRow, Row
 from fafo_run.sources.base import Source
 from fafo_run.sources.keys import IN_MEMORY, Keys, Twice
+
+See = Callable[[Row | BrokenRow], None]
 
 _BROKEN = "!"
 """Before the keys of broken rows; `=` stands before the others."""
@@ -44,8 +47,9 @@ def open_source(declared: Declared, root: Path) -> Source:
     return FilesSource(declared, root)
 
 
-def survey(source: Source, workdir: Path, *, in_memory: int = IN_MEMORY) -> Survey:
+def survey(source: Source, workdir: Path, *, in_memory: int = IN_MEMORY, see: See | None = None) -> Survey:
     """Read a source once, and count. Holds `in_memory` keys in memory, and puts more into files in `workdir`.
+    `see` is shown every row on the way.
 
     Raises `SourceError` as the source does, and when two good rows have one key and different contents: the
     error names both. Raises `StoreError` when `workdir` can't take the files.
@@ -53,6 +57,8 @@ def survey(source: Source, workdir: Path, *, in_memory: int = IN_MEMORY) -> Surv
     rows = broken = repeated = 0
     with Keys(workdir, in_memory) as keys:
         for row in source.rows():
+            if see is not None:
+                see(row)
             is_broken = isinstance(row, BrokenRow)
             # Broken rows contradict nobody: two of them under one key are two failures.
             name = f"{_BROKEN}{row.content_hash.hex()}:{row.key}" if is_broken else f"={row.key}"

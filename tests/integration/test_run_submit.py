@@ -112,6 +112,49 @@ def test_an_engine_with_less_context_than_the_model_fails_what_is_too_long(proje
         assert all(body["rid"].startswith("warm") for body in server.received), "it was sent"
 
 
+def test_what_waits_and_whose_row_has_changed_or_gone_isnt_asked(project: Path) -> None:
+    facts = project / "facts.jsonl"
+    torn = '{"id": 99, "text": '
+    facts.write_text(facts.read_text("utf-8") + torn + "\n", "utf-8")
+    assert fafo_json(project, "submit")["queued"] == 13
+    before = facts.read_text("utf-8").splitlines()
+    changed = json.dumps({"id": 3, "text": "another text"})
+    mended = torn + '"now whole"}'
+    facts.write_text("\n".join([*before[:3], changed, before[4], *before[6:12], mended]) + "\n", "utf-8")
+    with serving() as server:
+        use(project, server)
+        told = fafo_json(project, "run")
+        asked = [body["rid"] for body in server.received if not body["rid"].startswith("warm")]
+        assert (told["completed"], told["failed"], told["left"], len(asked)) == (12, 0, 0, 12)
+        assert fafo_json(project, "verify")["completeness"] == {
+            "total": 12, "completed": 12, "failed": 0, "waiting": 0, "superseded": 0, "doubled": 0,
+            "lost": 0, "undecodable": 0,
+        }  # fmt: skip
+        # The broken row was alone in its lane, and so in its segment.
+        assert fafo_json(project, "status")["queued"] == 2
+        facts.write_text("\n".join([*before[:3], changed, *before[4:12], mended]) + "\n", "utf-8")
+        assert fafo_json(project, "run")["completed"] == 1
+        assert fafo_json(project, "status")["queued"] == 1
+        told = fafo(project, "run").stderr
+        assert "1 waiting items are superseded by newer prompts or rows; taken out" in told
+    assert fafo_json(project, "status")["queued"] == 0
+    assert len(exported(project)) == 13
+
+
+def test_all_samples_of_a_row_that_has_gone_are_passed_over_and_other_rows_are_not(tmp_path: Path) -> None:
+    sampled = CLASS.replace("temperature = 0", "temperature = 1.0\nsamples = 3")
+    tell = CLASS.replace("Ask one question", "Tell a story")
+    folder = write_project(tmp_path, 4, classes={"ask": sampled, "tell": tell, "twin": sampled})
+    build(folder)
+    assert fafo_json(folder, "submit")["queued"] == 16
+    rows = (folder / "facts.jsonl").read_text("utf-8").splitlines()
+    (folder / "facts.jsonl").write_text("\n".join(rows[1:]) + "\n", "utf-8")
+    assert fafo_json(folder, "run", "--class", "tell", "--limit", "2")["completed"] == 2
+    assert fafo_json(folder, "run", "--class", "tell")["completed"] == 1
+    assert fafo_json(folder, "run")["completed"] == 9
+    assert len(exported(folder)) == 12
+
+
 def test_two_submits_at_once_are_computed_once(tmp_path: Path) -> None:
     folder = write_project(tmp_path, MANY)
     build(folder)

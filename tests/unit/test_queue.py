@@ -17,6 +17,7 @@ from fafo_run.log.fs import Disk, DiskFull, SyncFailed
 from fafo_run.log.recovery import recover
 from fafo_run.queue.queue import Queue, retire_done
 from fafo_run.queue.reader import QueueReader
+from fafo_run.queue.selection import Selection
 from fafo_run.queue.writer import QueueWriter
 from tests.log_nouns import JUDGE, item, look, name_of, provenance
 
@@ -190,7 +191,7 @@ def test_a_run_sees_only_what_it_selects_and_leaves_the_rest_waiting(directory):
     queue.append([item(number) for number in range(6)])
     queue.close(clean=True)
     queue = Queue(directory)
-    queue.select(lambda _: True, {name_of(number) for number in range(0, 9, 2)})
+    queue.select(Selection(lambda _: True, {name_of(number) for number in range(0, 9, 2)}.__contains__))
     assert queue.depth() == 3
     queue.append([item(8)])
     assert queue.depth() == 4
@@ -213,11 +214,25 @@ def test_a_segment_is_dropped_only_when_nobody_wants_any_of_it(directory, path):
     queue.append([item(number, again, lane=2048) for number in (4, 5)])
     queue.close(clean=True)
     queue = Queue(directory)
-    assert queue.drop(lambda said: said.source == "again") == 2
+    assert queue.drop(Selection(lambda said: said.source != "again")) == 2
     assert sorted(file.name for file in (path / "queue").iterdir()) == ["00000001.seg"]
     assert queue.depth() == 3
     assert list(QueueReader.open(path).unrecorded(Outcomes())) == [], "nothing was done, so nothing is marked"
     assert numbers(queue.claim(99)) == [1, 2, 3]
+    queue.close(clean=False)
+
+
+def test_a_segment_is_dropped_when_no_identity_that_waits_in_it_is_kept(directory, path):
+    queue = Queue(directory)
+    queue.append([item(1), item(2)])
+    queue.append([item(number, lane=2048) for number in (3, 4)])
+    queue.retire([claim for claim in queue.claim(9) if claim.item.identity == name_of(1)])
+    queue.close(clean=True)
+    queue = Queue(directory)
+    assert queue.drop(Selection(lambda _: True, lambda name: name not in {name_of(2), name_of(4)})) == 1
+    assert queue.identities() == {name_of(3), name_of(4)}
+    assert queue.identities(Selection(lambda _: True, lambda name: name != name_of(3))) == {name_of(4)}
+    assert queue.identities(Selection(lambda said: said != JUDGE)) == set()
     queue.close(clean=False)
 
 
@@ -329,7 +344,7 @@ class Outcomes(dict):
 
 
 def test_what_others_append_and_nobody_wants_is_no_depth(queue, directory, path):
-    queue.select(lambda said: said == OTHER)
+    queue.select(Selection(lambda said: said == OTHER))
     writer = QueueWriter(RunDirectory.join(path))
     writer.append([item(1), item(2, OTHER)])
     queue.refresh()
@@ -374,7 +389,7 @@ def test_damage_stops_claims_and_changes_nothing_until_recovery(queue, directory
     queue = reopen(queue, directory)
     assert queue.depth() == 2
     assert queue.settle(lambda asked: [False] * len(asked)).waiting == {name_of(0), name_of(2)}
-    queue.select(lambda _: True)
+    queue.select(Selection(lambda _: True))
     assert queue.depth() == 2, "what is damaged isn't waited for"
     assert numbers(queue.claim(9)) == [0, 2]
     queue.close(clean=True)

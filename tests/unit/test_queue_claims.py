@@ -13,6 +13,7 @@ from fafo_run.log.fs import Disk
 from fafo_run.log.recovery import recover
 from fafo_run.queue.queue import Queue
 from fafo_run.queue.reader import QueueReader
+from fafo_run.queue.selection import Selection
 from fafo_run.queue.writer import QueueWriter
 from fafo_run.results.results import Results
 from tests.log_nouns import JUDGE, failure, item, look, name_of, provenance, record
@@ -210,7 +211,7 @@ def test_one_claim_takes_out_every_entry_of_what_is_done(queue, results):
 def test_many_that_are_done_or_unwanted_are_passed_without_being_kept(queue, results):
     other = evolve(JUDGE, source="other")
     queue.append([item(number, other) for number in range(3000)])
-    queue.select(lambda said: said.source != "other")
+    queue.select(Selection(lambda said: said.source != "other"))
     assert queue.depth() == 0
     results.append([record(number) for number in range(3000, 6000)])
     queue.append([item(number) for number in range(3000, 6001)])
@@ -341,7 +342,7 @@ def test_what_recovery_walked_is_not_walked_again(tmp_path):
 
 
 def test_what_a_producer_appends_for_another_run_isnt_counted(queue, directory):
-    queue.select(lambda said: said.source == JUDGE.source)
+    queue.select(Selection(lambda said: said.source == JUDGE.source))
     writer = QueueWriter(RunDirectory.join(directory.path))
     writer.append([item(1), item(2, evolve(JUDGE, source="other"))])
     assert queue.refresh() == 2 and queue.depth() == 1
