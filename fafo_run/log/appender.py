@@ -160,8 +160,7 @@ class Appender:
         """Seal a segment and forget it; its file stays open for the caller. A damaged one isn't sealed."""
         if segment.writer.usable:
             segment.seal()
-        header = segment.writer.header
-        route = Route(header.model_fingerprint, header.artifact, header.lane)
+        route = segment.writer.header.route
         if self.open.get(route) is segment:
             del self.open[route]
 

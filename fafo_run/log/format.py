@@ -42,6 +42,8 @@ from typing import NamedTuple
 import xxhash
 from attrs import frozen
 
+from fafo_run.log.route import Route
+
 VERSION = 2
 HEADER_MAGIC = b"FAFOSEG\n"
 HEADER_SIZE = 4096
@@ -69,7 +71,6 @@ _COVERED = struct.Struct("<16sQ4sII16s")
 _MARKER = struct.Struct("<I")
 _SEAL = struct.Struct("<QQQ")
 _CHECKSUM = struct.Struct("<Q")
-LIVE_BYTES = _MARKER.pack(LIVE)
 RETIRED_BYTES = _MARKER.pack(RETIRED)
 SEAL_PAYLOAD = _SEAL.size
 
@@ -108,6 +109,11 @@ class Header:
     """Upper bound of the length bucket, in tokens."""
     created: int
     """Nanoseconds since the epoch."""
+
+    @property
+    def route(self) -> Route:
+        """What all entries of the segment share."""
+        return Route(self.model_fingerprint, self.artifact, self.lane)
 
 
 class Fields(NamedTuple):

@@ -2,7 +2,7 @@
 
 What it does is what `survey` finds, in the order in which it is found; it can be killed at any point and run
 again, and never loses a byte that may be an entry: what it takes out of the way lies in quarantine/.
-Step 6 is `Results`, step 7 `queue.retire_done`.
+Step 6 is `Results`, step 7 `Queue.settle`.
 """
 
 from __future__ import annotations

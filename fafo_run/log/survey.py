@@ -31,7 +31,6 @@ from fafo_run.log.format import Header, SegmentKind
 from fafo_run.log.fs import Disk, File, refusing
 from fafo_run.log.listing import SegmentFile, segments, strays
 from fafo_run.log.reader import Gap, OtherVersion, Scan, read_entry, read_header, scan, seal_of
-from fafo_run.log.route import Route
 
 _MOST_GAPS = 100
 """Of one segment that are kept apart; of more, all from the first to the last is kept in one piece."""
@@ -81,9 +80,9 @@ class Survey:
             original = originals[header.uuid].segment
             if segment is not original:
                 yield PutAside(segment.path, Why.COPY, f"a copy of {original.path.name}")
-        last = {_route(header): segment.sequence for segment, header in originals.values()}
+        last = {header.route: segment.sequence for segment, header in originals.values()}
         for one in sorted(originals.values(), key=lambda one: one.segment.sequence):
-            yield from self._segment(one, follows=last[_route(one.header)] > one.segment.sequence)
+            yield from self._segment(one, follows=last[one.header.route] > one.segment.sequence)
         yield Sync(self.folder, Why.UNSYNCED, "names that a power cut may still take back")
 
     def _leftovers(self) -> Iterator[Action]:
@@ -237,7 +236,3 @@ def _originals(found: list[Found]) -> dict[bytes, Found]:
 
 def _refuse(segment: SegmentFile, why: Why, error: StoreError) -> Action:
     return Refuse(segment.path, why, error.problems[0].message, error=error)
-
-
-def _route(header: Header) -> Route:
-    return Route(header.model_fingerprint, header.artifact, header.lane)

@@ -73,7 +73,7 @@ class Part:
     @property
     def route(self) -> Route:
         """What all its entries share."""
-        return Route(self.header.model_fingerprint, self.header.artifact, self.header.lane)
+        return self.header.route
 
     @property
     def growing(self) -> bool:

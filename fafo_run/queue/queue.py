@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from attrs import frozen
 from msgspec.structs import replace
 
 from fafo_run.item import Claim, QueuedItem
@@ -22,7 +21,6 @@ from fafo_run.log.route import Route
 from fafo_run.queue.claims import ClaimTable, Place
 from fafo_run.queue.draw import Done, Draw
 from fafo_run.queue.order import Order
-from fafo_run.queue.outcomes import Outcomes
 from fafo_run.queue.parts import Parts
 from fafo_run.queue.payload import counts
 from fafo_run.queue.selection import EVERYTHING, Selection
@@ -34,16 +32,6 @@ LEASE = 3600.0
 
 def _never(asked: Sequence[tuple[bytes, int]]) -> list[bool]:
     return [False] * len(asked)
-
-
-@frozen
-class Settled:
-    """What waits at the start of a run."""
-
-    retired: int
-    """How many items were marked as done, since they had a record."""
-    waiting: set[bytes]
-    """The identities of the others."""
 
 
 class Queue:
@@ -115,12 +103,12 @@ class Queue:
         """
         return self._refresh({})
 
-    def settle(self, done: Done | None = None) -> Settled:
-        """Mark every item as done that needs no more work, and say what waits: recovery's step 7.
+    def settle(self, done: Done | None = None) -> int:
+        """Mark every item as done that needs no more work, and return how many: recovery's step 7.
 
         For the start of a run. `done` stands in for the queue's own. Raises `StoreError`.
         """
-        retired, waiting = 0, set[bytes]()
+        retired = 0
         with self._maintain, self._state:
             self._check()
             for part in self._parts:
@@ -133,11 +121,9 @@ class Queue:
                     for name, offset, mark, is_done in zip(names, offsets, marks, said, strict=True):
                         if is_done:
                             retired += part.retire([offset])
-                            continue
-                        waiting.add(name)
-                        if mark > (0, 0):
+                        elif mark > (0, 0):
                             self._newest[name] = max(mark, self._newest.get(name, mark))
-        return Settled(retired, waiting)
+        return retired
 
     def select(self, selection: Selection) -> None:
         """Let the rest of this run see only items that belong to a selection.
@@ -148,11 +134,6 @@ class Queue:
         with self._maintain, self._state:
             self._check()
             self._parts.select(selection)
-
-    def follow(self, artifacts: Sequence[str]) -> None:
-        """Hand out artifacts (hashes, 64 hex digits) in this order, round and round; else by age."""
-        with self._state:
-            self._order.follow(artifacts)
 
     def depth(self) -> int:
         """Return how many wanted items wait or are handed out."""
@@ -321,8 +302,3 @@ class Queue:
             part = self._parts.get(segment)
             if part is not None:
                 part.rewind(offset)
-
-
-def retire_done(queue: Queue, outcomes: Outcomes) -> int:
-    """Mark every item as done that has an outcome already; return how many."""
-    return queue.settle(lambda asked: [outcomes.is_done(*of) for of in asked]).retired

@@ -82,7 +82,7 @@ def audit(
             sums.damaged.append(f"{segment_name(sequence)}: a copy of {names[header.uuid]}")
         sizes.setdefault(header.uuid, found.size)
         names.setdefault(header.uuid, segment_name(sequence))
-        last[_route(header)] = sequence
+        last[header.route] = sequence
     sums.damaged += changed(indexed, sizes)
     sums.damaged += _torn(files, unsealed, last, indexed, is_idle)
     outputs = sums.outputs
@@ -144,7 +144,7 @@ def _torn(
     for sequence, header in unsealed:
         if header.uuid in indexed:
             why = "the index has it as sealed"
-        elif last[_route(header)] > sequence:
+        elif last[header.route] > sequence:
             why = "a later segment follows it"
         elif idle:
             why = "the last stop was clean"
@@ -162,10 +162,6 @@ def _is_sealed_now(files: ResultsFiles, sequence: int) -> bool:
         return seal_of(segment.file, segment.header) is not None
     finally:
         segment.file.close()
-
-
-def _route(header: Header) -> Route:
-    return Route(header.model_fingerprint, header.artifact, header.lane)
 
 
 def repeated(identities: bytearray) -> tuple[bytes, ...]:

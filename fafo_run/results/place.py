@@ -86,7 +86,7 @@ def identities(rows: Rows) -> list[bytes]:
     return [data[at : at + IDENTITY] for at in range(0, len(data), size)]
 
 
-def split(rows: Rows, at: int = IDENTITY) -> list[tuple[bytes, bytes]]:
-    """Return the bytes of each row as a pair, cut at `at`."""
+def split(rows: Rows) -> list[tuple[bytes, bytes]]:
+    """Return the bytes of each row: of its identity, and of its place."""
     data, size = rows.tobytes(), ROW.itemsize
-    return [(data[i : i + at], data[i + at : i + size]) for i in range(0, len(data), size)]
+    return [(data[at : at + IDENTITY], data[at + IDENTITY : at + size]) for at in range(0, len(data), size)]

@@ -102,7 +102,7 @@ class ResultsReader:
 
     def done(self, asked: Sequence[tuple[bytes, int]]) -> list[bool]:
         """Return what `is_done` says of each identity and `retry`, with one look into the index."""
-        places = self._places([identity for identity, _ in asked])
+        places = self.places([identity for identity, _ in asked])
         return [
             (place := places.get(identity)) is not None and place.is_done(retry) for identity, retry in asked
         ]
@@ -119,7 +119,13 @@ class ResultsReader:
 
     def places(self, identities: list[bytes]) -> dict[bytes, Place]:
         """Return where the records of identities are that count, as the index has them where there is one."""
-        return self._places(identities)
+        try:
+            with self._state:
+                return self._catalog.find(identities)
+        except UnusableIndexError:
+            self._distrust()
+        with self._state:
+            return self._catalog.find(identities)
 
     def find(self, identity: bytes) -> Record | None:
         """Return the record of an identity that counts; None when it has none.
@@ -161,7 +167,7 @@ class ResultsReader:
             failed = list(places_of(rows[rows["rank"] != OUTPUT_RANK]))
             for start in range(0, len(failed), _BATCH):
                 batch = failed[start : start + _BATCH]
-                counting = self._places([identity for identity, _ in batch])
+                counting = self.places([identity for identity, _ in batch])
                 for identity, place in batch:
                     counts = counting.get(identity)
                     # Compaction moves a record within its segment.
@@ -207,7 +213,7 @@ class ResultsReader:
     def _planned(self, unwanted: Unwanted) -> list[Cut | str]:
         with self._state:
             merged = dict(self._catalog.merged)
-        return list(plan(self._files, merged, self._places, unwanted))
+        return list(plan(self._files, merged, self.places, unwanted))
 
     def close(self) -> None:
         """Close; safe to call twice."""
@@ -221,16 +227,7 @@ class ResultsReader:
         return not is_held(directory.path / "LOCK") and directory.stopped_cleanly()
 
     def _place(self, identity: bytes) -> Place | None:
-        return self._places([identity]).get(identity)
-
-    def _places(self, identities: list[bytes]) -> dict[bytes, Place]:
-        try:
-            with self._state:
-                return self._catalog.find(identities)
-        except UnusableIndexError:
-            self._distrust()
-        with self._state:
-            return self._catalog.find(identities)
+        return self.places([identity]).get(identity)
 
     def _record(self, identity: bytes, place: Place) -> Record | None:
         """Return the record that counts, where `place` is what was found for it."""
@@ -270,7 +267,7 @@ class ResultsReader:
             self._catalog = self._load_unindexed(doubted)
 
     def _counting(self, segment: ResultsSegment, batch: list[Entry]) -> Iterator[Record]:
-        places = self._places([entry.identity for entry in batch])
+        places = self.places([entry.identity for entry in batch])
         for entry in batch:
             place = places.get(entry.identity)
             if place is not None and (place.sequence, place.offset) == (segment.sequence, entry.offset):

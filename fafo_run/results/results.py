@@ -148,7 +148,7 @@ class Results(ResultsReader):
         with self._append:
             self._check()
             self._roll_due()
-            places = self._places([record.identity for record in records])
+            places = self.places([record.identity for record in records])
             accepted = _accept(records, places)
             try:
                 placed = self._appender.commit([draft(record, self._cache) for record, _ in accepted])

@@ -63,7 +63,7 @@ class RunStore:
                 idle=segment.idle,
                 lease=settings.lease,
             )
-            retired = queue.settle().retired
+            retired = queue.settle()
             directory.mark_running()
         except BaseException:
             results.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fafo_run.log.directory import RunDirectory
 from fafo_run.log.recovery import recover
-from fafo_run.queue.queue import Queue, retire_done
+from fafo_run.queue.queue import Queue
 from fafo_run.results.results import Results
 from tests.log_nouns import item, name_of, record
 
@@ -25,7 +25,7 @@ def main(path: Path, total: int) -> None:
             say("damaged", [1])
         results = Results(directory, segment_bytes=1 << 15)
         queue = Queue(directory, segment_bytes=1 << 14)
-        retire_done(queue, results)
+        queue.settle(results.done)
         directory.mark_running()
         waiting = queue.identities()
         lanes = [256, 512]

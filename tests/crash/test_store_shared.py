@@ -16,6 +16,7 @@ import pytest
 from fafo_run.log.appender import Appender
 from fafo_run.log.fs import Disk
 from fafo_run.log.locking import StoreBusy
+from fafo_run.queue.queue import Queue
 from fafo_run.results.results import Results
 from tests.disk.life import RUN, Life, fresh, make_item, make_record, repeatable
 from tests.disk.oracle import Broken, Oracle
@@ -219,7 +220,7 @@ def test_two_finish_one_claim(start: SimulatedDisk) -> None:
 
 
 def test_two_finishers_show_a_second_output_that_is_taken(start: SimulatedDisk) -> None:
-    blind = patch.object(Results, "_places", lambda self, identities: {})
+    blind = patch.object(Results, "places", lambda self, identities: {})
     with blind, pytest.raises(AssertionError):
         two_finish(start)
 
@@ -232,5 +233,5 @@ def test_the_same_item_twice_is_done_once(start: SimulatedDisk) -> None:
     life = Life(bench.disk.killed())
     bench.oracle.check(life)
     assert life.retired == 1 and life.directory.path == RUN
-    with patch("tests.disk.life.retire_done", lambda *_: 0), pytest.raises(Broken):
+    with patch.object(Queue, "settle", lambda *_: 0), pytest.raises(Broken):
         bench.oracle.check(Life(bench.disk.killed()))

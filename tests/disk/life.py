@@ -13,7 +13,7 @@ from fafo_run.log.appender import IDLE
 from fafo_run.log.directory import RunDirectory
 from fafo_run.log.fs import Disk
 from fafo_run.log.recovery import RecoveryReport, recover
-from fafo_run.queue.queue import Queue, retire_done
+from fafo_run.queue.queue import Queue
 from fafo_run.queue.reader import QueueReader
 from fafo_run.queue.writer import QueueWriter
 from fafo_run.results.arrays import ArrayIndex
@@ -100,7 +100,7 @@ class Life:
             settings: dict[str, Any] = {"segment_bytes": segment_bytes, "monotonic": self.clock}
             self.queue = Queue(self.directory, lease=lease, **settings)
             self.results = (Results if indexed else SegmentsOnly)(self.directory, **settings)
-            self.retired = retire_done(self.queue, self.results)
+            self.retired = self.queue.settle(self.results.done)
             self.directory.mark_running()
         except BaseException:
             self.directory.close()

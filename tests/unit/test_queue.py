@@ -15,7 +15,9 @@ from fafo_run.log.actions import Why
 from fafo_run.log.directory import RunDirectory
 from fafo_run.log.fs import Disk, DiskFull, SyncFailed
 from fafo_run.log.recovery import recover
-from fafo_run.queue.queue import Queue, retire_done
+from fafo_run.queue.draw import Done
+from fafo_run.queue.order import Order
+from fafo_run.queue.queue import Queue
 from fafo_run.queue.reader import QueueReader
 from fafo_run.queue.selection import Selection
 from fafo_run.queue.writer import QueueWriter
@@ -119,21 +121,22 @@ def test_claims_drain_one_artifact_and_lane_before_the_next(queue):
 
 def test_artifacts_are_handed_out_in_the_order_that_is_asked_for_round_and_round(queue):
     a, b, c, other = (provenance(name) for name in ("a", "b", "c", "other"))
-    queue.follow([said.artifact for said in (a, b, a, c)])
+    order = Order()
+    order.follow([said.artifact for said in (a, b, a, c)])
     queue.append([item(1, c), item(2, other), item(3, b), item(4, b, lane=64), item(5, a), item(6, c)])
-    assert numbers(queue.claim(99)) == [5]
-    assert numbers(queue.claim(99)) == [3]
-    late = queue.claim(1)
+    assert numbers(queue.claim(99, order)) == [5]
+    assert numbers(queue.claim(99, order)) == [3]
+    late = queue.claim(1, order)
     assert numbers(late) == [4], "the other lane of the same artifact comes before the next artifact"
     queue.append([item(7, a), item(8, b)])
-    assert numbers(queue.claim(99)) == [8], "what comes back to the present artifact comes first"
-    first = queue.claim(1)
+    assert numbers(queue.claim(99, order)) == [8], "what comes back to the present artifact comes first"
+    first = queue.claim(1, order)
     assert numbers(first) == [1], "then it goes on, although the first in the order waits again"
     queue.release(first)
-    assert numbers(queue.claim(99)) == [1, 6]
-    assert numbers(queue.claim(99)) == [7], "and round"
-    assert numbers(queue.claim(99)) == [2], "what nobody put into the order comes last"
-    assert queue.claim(99) == []
+    assert numbers(queue.claim(99, order)) == [1, 6]
+    assert numbers(queue.claim(99, order)) == [7], "and round"
+    assert numbers(queue.claim(99, order)) == [2], "what nobody put into the order comes last"
+    assert queue.claim(99, order) == []
 
 
 def test_claim_of_nothing(queue):
@@ -318,8 +321,8 @@ def test_a_clean_close_leaves_nothing_of_what_is_done(queue, path):
 def test_step_7_retires_what_has_a_record(queue, directory):
     queue.append([item(number) for number in range(4)])
     queue = reopen(queue, directory)
-    assert retire_done(queue, Outcomes({name_of(1): 9, name_of(3): 9})) == 2
-    assert retire_done(queue, Outcomes({name_of(1): 9, name_of(3): 9})) == 0
+    failed = done_of(Outcomes({name_of(1): 9, name_of(3): 9}))
+    assert (queue.settle(failed), queue.settle(failed)) == (2, 0)
     assert numbers(queue.claim(9)) == [0, 2]
     queue.close(clean=True)
 
@@ -328,7 +331,7 @@ def test_step_7_keeps_what_was_put_back_after_its_failure(queue, directory):
     queue.append([item(1), replace(item(2), retry=1), replace(item(3), retry=2)])
     queue = reopen(queue, directory)
     failed_once = Outcomes(dict.fromkeys(map(name_of, range(4)), 0))
-    assert retire_done(queue, failed_once) == 1
+    assert queue.settle(done_of(failed_once)) == 1
     assert numbers(queue.claim(9)) == [2, 3]
     queue.close(clean=True)
 
@@ -341,6 +344,10 @@ class Outcomes(dict):
 
     def is_done(self, identity: bytes, retry: int = 0) -> bool:
         return retry <= self.get(identity, -1)
+
+
+def done_of(outcomes: Outcomes) -> Done:
+    return lambda asked: [outcomes.is_done(*of) for of in asked]
 
 
 def test_what_others_append_and_nobody_wants_is_no_depth(queue, directory, path):
@@ -388,7 +395,8 @@ def test_damage_stops_claims_and_changes_nothing_until_recovery(queue, directory
     assert queue.depth() == 3
     queue = reopen(queue, directory)
     assert queue.depth() == 2
-    assert queue.settle(lambda asked: [False] * len(asked)).waiting == {name_of(0), name_of(2)}
+    assert queue.settle(lambda asked: [False] * len(asked)) == 0
+    assert queue.identities() == {name_of(0), name_of(2)}
     queue.select(Selection(lambda _: True))
     assert queue.depth() == 2, "what is damaged isn't waited for"
     assert numbers(queue.claim(9)) == [0, 2]
