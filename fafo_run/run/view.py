@@ -6,7 +6,7 @@ The producer makes work of it; status, verify and export hold the results agains
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -22,7 +22,7 @@ from fafo_build.project.values import did_you_mean
 from fafo_run.identity import identity
 from fafo_run.item import BrokenRow, Provenance, Row, Value
 from fafo_run.results.summary import Group
-from fafo_run.sources.view import open_source
+from fafo_run.sources.view import See, open_source
 
 Work = tuple[str, str, str]
 """Artifact, sampling hash and model fingerprint: with a row, all that an identity is made of."""
@@ -167,7 +167,7 @@ def items(view: View) -> Iterator[ViewItem]:
         yield from found if view.limit is None else islice(once(found), view.limit)
 
 
-def crossing_off(view: View, names: set[bytes]) -> Callable[[Row | BrokenRow], None]:
+def crossing_off(view: View, names: set[bytes]) -> See:
     """Return what takes the identities of a row's items out of `names`, until nothing is left in it.
 
     What is left when every row has passed is of no item of the view, limited or not.

@@ -13,10 +13,11 @@ from fafo_run.item import BrokenRow, Row
 from fafo_run.sources.base import Source
 from fafo_run.sources.keys import IN_MEMORY, Keys, Twice
 
-See = Callable[[Row | BrokenRow], None]
-
 _BROKEN = "!"
 """Before the keys of broken rows; `=` stands before the others."""
+
+See = Callable[[Row | BrokenRow], None]
+"""Is shown rows that somebody reads."""
 
 
 @frozen

@@ -42,6 +42,14 @@ def test_counts_different_rows(in_memory: int, tmp_path: Path) -> None:
     assert found == Survey("things", rows=100, broken=2, repeated=3)
 
 
+def test_every_row_is_shown_on_the_way(in_memory: int, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"id": 1, "text": "a"}\n{"id": 1, "text": "a"}\ntorn\n')
+    shown: list[str] = []
+    source = open_source(declare("jsonl"), tmp_path)
+    survey(source, tmp_path, in_memory=in_memory, see=lambda row: shown.append(row.where))
+    assert shown == [row.where for row in source.rows()] and len(shown) == 3
+
+
 def test_one_key_with_two_contents_is_an_error_that_names_both_rows(in_memory: int, tmp_path: Path) -> None:
     with pytest.raises(SourceError) as caught:
         survey_of(
