@@ -131,16 +131,14 @@ def fitting_view(
     classes: tuple[str, ...] = (),
     sources: tuple[str, ...] = (),
     limit: int | None = None,
-    patient: bool = False,
 ) -> View:
     """Return the view as `view_of` does, once its prompts were held against the first rows of its sources.
 
-    Raises `TemplateError` when a prompt needs what none of them has, `SourceError` when a source can't be
-    read; a `patient` caller waits for such sources.
+    Raises `TemplateError` when a prompt needs what none of them has.
     """
     from fafo_run.run.fit import check_fit
 
     view = view_of(project, classes=classes, sources=sources, limit=limit)
     asked = [(of.declared, of.artifact, of.sources) for of in view.classes]
-    check_fit(project, asked, unread=(lambda *_: None) if patient else None)
+    check_fit(project, asked)
     return view

@@ -61,7 +61,7 @@ def run(
     project = project_of(context)
     if not stale:
         check_current(project)
-    asked = fitting_view(project, classes=classes, sources=sources, limit=limit, patient=service)
+    asked = fitting_view(project, classes=classes, sources=sources, limit=limit)
     plan = plan_run(asked, engine)
     with RunView(plan, as_json=log_json, quiet=quiet or (as_json and not log_json)) as view:
         outcome = Supervisor(plan, run_folder(project, run_name), view, service=service).run()

@@ -49,10 +49,10 @@ class _Lack:
     """The fields that are there instead."""
 
 
-def check_fit(project: Project, classes: Iterable[Asked], *, unread: Unread | None = None) -> None:
+def check_fit(project: Project, classes: Iterable[Asked], *, unread: Unread = lambda *_: None) -> None:
     """Raise `TemplateError` for every class whose prompts find what they need in none of the first rows.
 
-    Raises `SourceError` as reading a source does, or tells `unread`, once for each source.
+    Of a source that can't be read, or not in moments, `unread` is told once: who reads it whole raises.
     """
     samples: dict[str, list[Row]] = {}
     problems: list[Problem] = []
@@ -65,12 +65,10 @@ def check_fit(project: Project, classes: Iterable[Asked], *, unread: Unread | No
         raise TemplateError(problems)
 
 
-def _sample(source: Source, root: Path, unread: Unread | None) -> list[Row]:
+def _sample(source: Source, root: Path, unread: Unread) -> list[Row]:
     try:
         return [row for row in open_source(source, root).sample(SAMPLE) if isinstance(row, Row)]
     except SourceError as error:
-        if unread is None:
-            raise
         unread(source, error)
         return []
 

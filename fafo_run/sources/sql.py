@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import islice
@@ -20,6 +21,12 @@ from fafo_run.sources.rows import RowMaker, declared_error
 
 BATCH = 1024
 """Rows that are fetched at once."""
+
+PATIENCE = 5.0
+"""Seconds within which a query gives its first rows, or there is no sample."""
+
+_STEPS = 100_000
+"""Instructions of SQLite's machine, some milliseconds, after which it asks whether to go on."""
 
 SCHEME = "sqlite:///"
 
@@ -40,6 +47,20 @@ _SHOWN = 20
 """Tables that a message lists."""
 
 
+class _Watch:
+    """Ends a query at a time. It is asked in Python now and then, so Ctrl-C ends the query too."""
+
+    def __init__(self, within: float) -> None:
+        """`within` is in seconds from now."""
+        self.within = within
+        self._until = time.monotonic() + within
+        self.late = False
+
+    def __call__(self) -> bool:
+        self.late = time.monotonic() > self._until
+        return self.late
+
+
 class SqlSource(Source):
     """The rows of a query, in the order that the query gives."""
 
@@ -52,19 +73,24 @@ class SqlSource(Source):
     def columns(self) -> tuple[str, ...]:
         """Return the columns of the query's result."""
         with closing(self._connect()) as connection:
-            return self._columns(self._execute(connection))
+            return self._columns(self._execute(connection, _Watch(math.inf)))
 
     def rows(self) -> Iterator[Row | BrokenRow]:
         """Run the query."""
-        return islice(self._rows(), self._declared.limit)
+        return islice(self._rows(math.inf), self._declared.limit)
 
-    def _rows(self) -> Iterator[Row | BrokenRow]:
+    def sample(self, most: int) -> Iterator[Row | BrokenRow]:
+        """Run the query for its first rows. Raises `SourceError` too when it takes long to give them."""
+        return islice(islice(self._rows(PATIENCE), self._declared.limit), most)
+
+    def _rows(self, within: float) -> Iterator[Row | BrokenRow]:
         shown = shown_path(self._path(), self._root)
         number = 0
         with closing(self._connect()) as connection:
-            cursor = self._execute(connection)
+            watch = _Watch(within)
+            cursor = self._execute(connection, watch)
             columns = self._columns(cursor)
-            while batch := self._fetch(cursor):
+            while batch := self._fetch(cursor, watch):
                 for values in batch:
                     number += 1
                     yield self._row(dict(zip(columns, values, strict=True)), f"{shown} row {number}")
@@ -114,7 +140,7 @@ class SqlSource(Source):
         connection.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
         return connection
 
-    def _execute(self, connection: sqlite3.Connection) -> sqlite3.Cursor:
+    def _execute(self, connection: sqlite3.Connection, watch: _Watch) -> sqlite3.Cursor:
         refused: list[str] = []
 
         def allow(action: int, first: str | None, second: str | None, *_: str | None) -> int:
@@ -129,14 +155,17 @@ class SqlSource(Source):
             return sqlite3.SQLITE_DENY
 
         connection.set_authorizer(allow)
+        connection.set_progress_handler(watch, _STEPS)
         try:
             cursor = connection.execute(self._declared.query or "")
         except sqlite3.Warning as error:  # Python 3.11's class for several statements
             raise self._wrong_query(str(error)) from error
         except sqlite3.Error as error:
+            self._raise_ended(error, watch)
             if refused:
                 raise self._wrong_query(refused[0]) from error
             connection.set_authorizer(None)
+            connection.set_progress_handler(None, 0)
             raise self._wrong_query(str(error), _tables(connection)) from error
         if cursor.description is None:
             raise self._wrong_query(refused[0] if refused else "only a SELECT is allowed")
@@ -147,11 +176,21 @@ class SqlSource(Source):
         self._maker.check_columns(columns, f"the query of {self.name}")
         return columns
 
-    def _fetch(self, cursor: sqlite3.Cursor) -> list[tuple[Value, ...]]:
+    def _fetch(self, cursor: sqlite3.Cursor, watch: _Watch) -> list[tuple[Value, ...]]:
         try:
             return cursor.fetchmany(BATCH)
         except sqlite3.Error as error:
+            self._raise_ended(error, watch)
             raise self._wrong_query(str(error)) from error
+
+    def _raise_ended(self, error: sqlite3.Error, watch: _Watch) -> None:
+        """Raise what ended a query from outside, if something did."""
+        # What the module itself refuses has no code.
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
+            if watch.late:
+                raise self._wrong_query(f"the query gives no rows within {watch.within:g} s") from error
+            # SQLite drops the exception that was raised while it asked.
+            raise KeyboardInterrupt from error
 
     def _wrong_query(self, message: str, cure: str | None = None) -> SourceError:
         query = self._declared.query or ""

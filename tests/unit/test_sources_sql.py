@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 
 from fafo_build.errors import SourceError
 from fafo_run.item import BrokenRow, Row
+from fafo_run.sources import sql
 from fafo_run.sources.view import open_source
 from tests.source_harness import broken, declare, good, read, refusal
 
@@ -185,3 +188,20 @@ def test_a_reading_that_is_given_up_leaves_nothing_open(root: Path) -> None:
     assert connection.execute("delete from thing").rowcount > 0
     connection.commit()
     connection.close()
+
+
+ENDLESS = "with recursive n(id) as (select 1 union all select id + 1 from n) select max(id) as id from n"
+
+
+def test_a_query_that_computes_for_long_gives_no_sample(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sql, "PATIENCE", 0.1)
+    source = open_source(declare("sql", query=ENDLESS), root)
+    with pytest.raises(SourceError, match=r"no rows within 0\.1 s"):
+        list(source.sample(1))
+    assert len(list(open_source(declare("sql", query="select * from thing"), root).sample(1))) == 1
+
+
+def test_a_query_that_computes_for_long_heeds_an_interrupt(root: Path) -> None:
+    threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        list(open_source(declare("sql", query=ENDLESS), root).rows())
