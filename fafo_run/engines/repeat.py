@@ -50,7 +50,7 @@ def repeatability(engine: str, settings: Mapping[str, Value], sampling: Mapping[
         return Repeatability(Level.YES, "made-up ids depend on the prompt, the parameters and the seed alone")
     if engine == "transformers":
         how = "decoding is greedy" if is_greedy else "each item is sampled with its own seed"
-        return Repeatability(Level.YES, f"{how}, in this process")
+        return Repeatability(Level.MOSTLY, f"{how}, but what else is in the batch changes the rounding")
     if engine != "sglang" or DETERMINISTIC not in settings:
         return Repeatability(Level.UNKNOWN, "the engine didn't say whether its inference is deterministic")
     if settings[DETERMINISTIC]:

@@ -17,8 +17,8 @@ ON, OFF = {DETERMINISTIC: True, "attention_backend": "fa3"}, {DETERMINISTIC: Fal
     ("engine", "settings", "sampling", "level", "why"),
     [
         ("fake", {}, SAMPLED, Level.YES, "seed alone"),
-        ("transformers", {"dtype": "float32"}, GREEDY, Level.YES, "greedy"),
-        ("transformers", {"dtype": "float32"}, SAMPLED, Level.YES, "its own seed"),
+        ("transformers", {"dtype": "bfloat16"}, GREEDY, Level.MOSTLY, "decoding is greedy, but what else"),
+        ("transformers", {"dtype": "float32"}, SAMPLED, Level.MOSTLY, "its own seed"),
         ("sglang", ON, GREEDY, Level.YES, "fa3"),
         ("sglang", ON, SAMPLED, Level.YES, "heeds each item's seed"),
         ("sglang", OFF, GREEDY, Level.MOSTLY, "whether the prefix was cached"),
