@@ -5,6 +5,7 @@ It knows no table's content.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import subprocess
@@ -19,12 +20,16 @@ from weakref import WeakValueDictionary
 import lmdb
 
 from fafo_build.errors import Problem, StoreError
-from fafo_run.log.fs import gone
+from fafo_run.log import fs
 
 TABLES = (b"entries", b"superseded", b"segments", b"lost", b"meta")
 MAP_SIZE = 16 << 30
 """Bytes of address space, not of disk; doubled when it is full."""
+MAX_READERS = 512
+LOCK_SIZE = 192 + (MAX_READERS - 1) * 64
+"""Bytes of lock.mdb, as LMDB lays it out: its own, and one place per reader."""
 DATA = "data.mdb"
+_LOCK = "lock.mdb"
 _SIZE = "SIZE"
 _PROBE = """
 import sys, lmdb
@@ -65,18 +70,23 @@ class Environment:
         durable: bool = True,
         map_size: int = MAP_SIZE,
     ) -> None:
-        """Open `path` for nobody but the caller; `shared` is the way to an index that others may read."""
+        """Open `path` for nobody but the caller; `shared` is the way to an index that others may read.
+
+        Raises `OSError` and `lmdb.Error`.
+        """
         self.path = path
         self.write = write
         self._pid = os.getpid()
         self._users = 1
         # Held for each read, so that no transaction is open while the map changes its size.
         self._gate = threading.Lock()
+        _reserve(path / _LOCK, write=write)
         # Every commit is synced: the merges are so large that it costs nothing that can be measured, and a
         # power cut then leaves the index as it was after one of them.
         self._lmdb = lmdb.open(
             str(path), map_size=map_size, readonly=not write, create=create, max_dbs=8, sync=durable,
-            metasync=durable, writemap=False, map_async=False, lock=True, readahead=False, max_readers=512,
+            metasync=durable, writemap=False, map_async=False, lock=True, readahead=False,
+            max_readers=MAX_READERS,
         )  # fmt: skip
         try:
             self.reap()
@@ -203,10 +213,34 @@ def probe(path: Path) -> bool:
 
 def refused(path: Path, error: Exception) -> StoreError:
     """Return what LMDB, or the system under it, refused."""
-    if isinstance(error, FileNotFoundError):
-        return gone(path)
+    if isinstance(error, OSError):
+        return fs.refused(path, error)
     cure = "free some space and start the run again; results are safe, the index is rebuilt from them"
     return StoreError(Problem(f"the index can't be written: {error}", file=str(path), cure=cure))
+
+
+def _reserve(lock: Path, *, write: bool) -> None:
+    """Give lock.mdb all its blocks. Raises `OSError`.
+
+    LMDB makes it sparse and writes to it through a map: where the disk is full that kills the process. Only
+    for who hasn't it open: to close any descriptor of a file ends the locks that the process has on it.
+    """
+    try:
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if error.errno == errno.EROFS and not write:
+            return  # There LMDB reads without it.
+        raise
+    try:
+        status = os.fstat(fd)
+        if status.st_size < LOCK_SIZE or status.st_blocks * 512 < status.st_size:
+            os.posix_fallocate(fd, 0, max(status.st_size, LOCK_SIZE))
+    except OSError as error:
+        # A file system that can't reserve anything keeps what LMDB does.
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+    finally:
+        os.close(fd)
 
 
 def _inode(path: Path) -> tuple[int, int]:
