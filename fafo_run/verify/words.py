@@ -59,9 +59,13 @@ def _saving(found: Saving) -> str:
 
 
 def _rate(hits: Hits) -> str:
-    if hits.hit_rate is None or hits.ceiling is None:
+    if hits.hit_rate is None or hits.ceiling is None or hits.ratio is None:
         return "no hit rate"
-    return f"hit rate {hits.hit_rate:.3f} of {hits.ceiling:.3f}"
+    rate = f"hit rate {hits.hit_rate:.3f} of {hits.ceiling:.3f}"
+    if hits.hit_rate > hits.ceiling:
+        # More than all would read as a fault.
+        rate += f", since items share more than prefixes; {hits.ratio:.3f} of these came from the cache"
+    return rate
 
 
 def _causes(findings: Iterable[Finding]) -> Iterator[str]:

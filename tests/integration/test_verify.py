@@ -108,6 +108,8 @@ def test_prompts_that_are_sent_again_as_samples_are_beyond_the_ceiling(tmp_path:
         told = fafo_json(folder, "verify")
         assert told["hit_rate"] > told["ceiling"]
         assert (told["ratio"], told["ceiling_tokens"]) == (1, 3 * ITEMS * PREFIX)
+        said = fafo(folder, "verify").stdout
+        assert "since items share more than prefixes; 1.000 of these came from the cache" in said
 
 
 def test_a_run_without_evidence_is_verified_all_the_same(project: Path) -> None:
