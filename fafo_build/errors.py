@@ -12,6 +12,8 @@ from enum import IntEnum
 
 from attrs import frozen
 
+from fafo_build.visible import visible
+
 _WIDEST = 110
 """Characters of a source line that are shown; an inline template may be one line of thousands."""
 
@@ -62,14 +64,14 @@ class Problem:
     def render(self) -> str:
         """Return the problem as people read it: one line, then the source line, a caret and the cure."""
         head = ": ".join(part for part in (self.where, self.field, self.message) if part)
-        lines = [_harmless(head)]
+        lines = [visible(head)]
         if self.source_line is not None:
             shown, caret = _excerpt(self.source_line.rstrip("\r\n"), self.column)
             lines.append(f"    {shown}".rstrip())
             if caret is not None:
                 lines.append("    " + " " * caret + "^")
         if self.cure:
-            lines.append(f"  cure: {_harmless(self.cure)}")
+            lines.append(f"  cure: {visible(self.cure)}")
         return "\n".join(lines)
 
 
@@ -78,18 +80,13 @@ def _excerpt(line: str, column: int | None) -> tuple[str, int | None]:
 
     A character as wide as two letters counts as two.
     """
-    shown = _harmless(line)
-    at = min(column - 1, len(shown)) if column is not None else 0
-    start = max(0, at - _WIDEST // 2) if len(shown) > _WIDEST else 0
+    line = line.replace("\t", " ")
+    at = min(column - 1, len(line)) if column is not None else 0
+    start = max(0, at - _WIDEST // 2) if len(line) > _WIDEST else 0
     end = start + _WIDEST
-    before, after = ("…" if start else ""), ("…" if end < len(shown) else "")
-    caret = None if column is None else len(before) + sum(_cells(char) for char in shown[start:at])
-    return before + shown[start:end] + after, caret
-
-
-def _harmless(text: str) -> str:
-    """Return a text in which tabs and control characters are spaces: no file can command a terminal."""
-    return "".join(" " if unicodedata.category(char) == "Cc" and char != "\n" else char for char in text)
+    before, after = ("…" if start else ""), ("…" if end < len(line) else "")
+    caret = None if column is None else len(before) + sum(map(_cells, visible(line[start:at])))
+    return before + visible(line[start:end]) + after, caret
 
 
 def _cells(char: str) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fafo_build.cli.options import json_option, print_json, project_of
+from fafo_build.cli.options import json_option, print_json, project_of, tell
 
 if TYPE_CHECKING:
     from fafo_build.bake.compare import Comparison
@@ -37,22 +37,23 @@ def diff(context: click.Context, name: str, old: str | None, as_json: bool) -> N
     if as_json:
         print_json(_as_json(found, encoder))
         return
-    for line in _lines(found, encoder):
-        click.echo(line)
+    for line, style in _lines(found, encoder):
+        tell(line, **style)
 
 
-def _lines(found: Comparison, encoder: TextEncoder | None) -> Iterator[str]:
+def _lines(found: Comparison, encoder: TextEncoder | None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each line with its style on a terminal."""
     between = found.difference
     if between is None:
-        yield f"  {found.name}: {found.new.hash[:8]} is the first artifact that it has had here"
+        yield f"  {found.name}: {found.new.hash[:8]} is the first artifact that it has had here", {}
         return
     for mark, side, artifact in (("---", found.old_is, between.old), ("+++", found.new_is, between.new)):
         shown = _SIDES[side].format(artifact.hash[:8])
-        yield click.style(f"{mark} {found.name} ({shown})", bold=True)
+        yield f"{mark} {found.name} ({shown})", {"bold": True}
     for line in between.text:
-        yield click.style(_harmless(line), fg=_COLOURS.get(line[:1]))
-    yield from (f"  {_harmless(change)}" for change in between.changes)
-    yield from (f"  {line}" for line in _cost(between, encoder))
+        yield line, {"fg": _COLOURS.get(line[:1])}
+    yield from ((f"  {change}", {}) for change in between.changes)
+    yield from ((f"  {line}", {}) for line in _cost(between, encoder))
 
 
 def _cost(between: Difference, encoder: TextEncoder | None) -> Iterator[str]:
@@ -97,11 +98,6 @@ def _quoted(text: str) -> str:
     import json
 
     return json.dumps(text, ensure_ascii=False)
-
-
-def _harmless(line: str) -> str:
-    """Return a line in which control characters can be seen, and can't command a terminal."""
-    return "".join(char if char.isprintable() or char == "\t" else repr(char)[1:-1] for char in line)
 
 
 def _as_json(found: Comparison, encoder: TextEncoder | None) -> dict[str, Any]:

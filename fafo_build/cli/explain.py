@@ -5,11 +5,11 @@ lengthen it.
 from __future__ import annotations
 
 import sys
-import unicodedata
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fafo_build.cli.beginnings import some, tokens
+from fafo_build.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,12 +36,12 @@ def show(present: Present, explanation: Explanation) -> None:
 
     console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False, soft_wrap=True)
     coloured = console.is_terminal and not console.no_color and console.color_system is not None
-    console.print(_title(present))
+    console.print(visible(_title(present)))
     console.print()
     console.print(_conversation(explanation, coloured=coloured))
     console.print()
     for line in _facts(explanation):
-        console.print(line)
+        console.print(visible(line))
     _print_advice(console, present, explanation)
 
 
@@ -98,10 +98,10 @@ def _conversation(explanation: Explanation, *, coloured: bool) -> Text:
         shown.append("\n")
     for part in explanation.parts:
         if coloured:
-            shown.append(_harmless(part.text), _STYLES[part.kind])
+            shown.append(visible(part.text), _STYLES[part.kind])
         else:
             count = "" if part.tokens is None else f" {part.tokens}"
-            shown.append(f"⟦{_name(part.kind)}{count}⟧{_harmless(part.text)}")
+            shown.append(f"⟦{_name(part.kind)}{count}⟧{visible(part.text)}")
     return shown
 
 
@@ -134,8 +134,8 @@ def _print_advice(console: Console, present: Present, explanation: Explanation) 
     if explanation.advice:
         console.print("\nwhat would lengthen the prefix, or let classes share more of it")
         for found in explanation.advice:
-            console.print(f"  {found.tokens:5}  {_advice(found)}")
-            console.print(f"         {_quoted(_excerpt(found.text))}")
+            console.print(visible(f"  {found.tokens:5}  {_advice(found)}"))
+            console.print(visible(f"         {_quoted(_excerpt(found.text))}"))
     else:
         console.print("\nnothing was found that would lengthen the prefix")
     if present.missing:
@@ -165,19 +165,8 @@ def _number(message: int | None) -> int | None:
 
 def _excerpt(text: str) -> str:
     flat = " ".join(text.split())
-    return _harmless(flat if len(flat) <= _EXCERPT else f"{flat[: _EXCERPT - 1]}…")
+    return flat if len(flat) <= _EXCERPT else f"{flat[: _EXCERPT - 1]}…"
 
 
 def _quoted(text: str) -> str:
-    return f"“{_harmless(text).replace(chr(10), '⏎')}”"
-
-
-def _harmless(text: str) -> str:
-    """Return a text that can't command a terminal: control characters become their pictures."""
-    return "".join(
-        char if char in "\n\t" or unicodedata.category(char) != "Cc" else _picture(char) for char in text
-    )
-
-
-def _picture(char: str) -> str:
-    return chr(0x2400 + ord(char)) if ord(char) < 0x20 else "␡" if char == "\x7f" else "\ufffd"
+    return f"“{text.replace(chr(10), '⏎')}”"

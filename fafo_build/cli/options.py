@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from fafo_build.visible import visible
+
 if TYPE_CHECKING:
     from fafo_build.project.declaration import Project
 
@@ -51,9 +53,19 @@ def project_of(context: click.Context) -> Project:
 def say(text: str = "", *, quiet: bool = False) -> None:
     """Print a line for people, to stderr: stdout is for data."""
     if not quiet:
-        click.echo(text, err=True)
+        click.echo(visible(text), err=True)
+
+
+def tell(text: str, **style: Any) -> None:
+    """Print what a person has asked for to stdout; `style` is `click.style`'s, for terminals only."""
+    click.echo(click.style(visible(text), **style))
 
 
 def print_json(value: object) -> None:
     """Print data to stdout."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    print_data(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_data(line: object) -> None:
+    """Print a line that programs read to stdout, as it is."""
+    click.echo(line)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from fafo_build.cli.options import say
+from fafo_build.cli.options import print_data, say
 
 
 @click.command(short_help="Print the JSON Schema of the files, for editors.")
@@ -20,7 +20,7 @@ def schema(context: click.Context, which: str | None, write: bool) -> None:
     from fafo_build.project.schema import schema_text, write_schemas
 
     if which is not None:
-        click.echo(schema_text(which), nl=False)
+        print_data(schema_text(which).removesuffix("\n"))
         return
     from fafo_build.project.load import find_root
 

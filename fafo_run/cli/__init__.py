@@ -15,7 +15,7 @@ import click
 from fafo_build.cli.build import build
 from fafo_build.cli.diff import diff
 from fafo_build.cli.init import init
-from fafo_build.cli.options import FIT, USED_ARTIFACTS
+from fafo_build.cli.options import FIT, USED_ARTIFACTS, say
 from fafo_build.cli.schema import schema
 from fafo_build.errors import DeclarationError, ExitCode, FafoError, SourceError
 from fafo_run.cli.engine import engine
@@ -120,7 +120,7 @@ def _run() -> int:
     try:
         code = cli.main(standalone_mode=False)
     except FafoError as error:
-        click.echo(error.render(), err=True)
+        say(error.render())
         return error.exit_code
     except click.exceptions.Abort:
         return ExitCode.INTERRUPTED
@@ -131,14 +131,14 @@ def _run() -> int:
         raise
     except BaseException as error:  # noqa: BLE001 - printed whole, with its own exit code; a panic is no Exception
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-            click.echo("no space left where the output goes\n  cure: make room, or print elsewhere", err=True)
+            say("no space left where the output goes\n  cure: make room, or print elsewhere")
             return ExitCode.USER_ERROR
         if isinstance(error, ModuleNotFoundError) and _package(error) not in _OURS:
             cure = "install fafo anew, with what it needs: pip install fafo, or in a clone pip install -e ."
-            click.echo(f"the package {_package(error)} isn't installed\n  cure: {cure}", err=True)
+            say(f"the package {_package(error)} isn't installed\n  cure: {cure}")
             return ExitCode.USER_ERROR
         traceback.print_exc()
-        click.echo(_bug_report(), err=True)
+        say(_bug_report())
         return ExitCode.BUG
     return code if isinstance(code, int) else ExitCode.DONE
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fafo_build.cli.options import json_option, print_json, project_of, quiet_option, say
+from fafo_build.cli.options import json_option, print_data, print_json, project_of, quiet_option, say, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +90,7 @@ def ps(context: click.Context, as_json: bool) -> None:
         print_json({"servers": _rows(found)})
     else:
         for row in _rows(found):
-            click.echo("  {url}  {state:9}  pid {pid}  {engine}  since {since}  {model}".format(**row))
+            tell("  {url}  {state:9}  pid {pid}  {engine}  since {since}  {model}".format(**row))
         if not found:
             say("  no server is up")
 
@@ -128,9 +128,9 @@ def check(context: click.Context, name: str | None, as_json: bool) -> None:
             if isinstance(one, EngineError):
                 say(one.render())
             else:
-                click.echo(f"  {one.server}  {_about(one)}")
+                tell(f"  {one.server}  {_about(one)}")
         for line in (*differing, *remarked):
-            click.echo(f"  {line}")
+            tell(f"  {line}")
     context.exit(ExitCode.USER_ERROR if differing or len(answered) < len(said) else ExitCode.DONE)
 
 
@@ -171,7 +171,7 @@ def _print(found: list[Up], *, as_json: bool) -> None:
         print_json({"servers": _rows(found)})
     else:
         for up in found:
-            click.echo(up.url)
+            print_data(up.url)
 
 
 def _rows(found: list[Up]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fafo_build.cli.options import json_option, print_json, project_of
+from fafo_build.cli.options import json_option, print_json, project_of, tell
 from fafo_run.cli.options import failure_options, run_folder, run_option, view_of, which_of
 from fafo_run.watch.words import times
 
@@ -42,7 +42,7 @@ def failures(
     if as_json:
         print_json(found.as_json())
     else:
-        click.echo("\n".join(_text(found)))
+        tell("\n".join(_text(found)))
 
 
 def _text(found: Failures) -> Iterator[str]:

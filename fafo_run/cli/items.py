@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fafo_build.cli.options import project_of
+from fafo_build.cli.options import print_data, project_of
 from fafo_run.cli.options import filter_options, fitting_view
 
 
@@ -23,7 +23,7 @@ def items(
 
     found = view_items(fitting_view(project_of(context), classes=classes, sources=sources, limit=limit))
     if count:
-        click.echo(sum(1 for _ in found))
+        print_data(sum(1 for _ in found))
         return
     for item in found:
         row = item.row
@@ -36,4 +36,4 @@ def items(
             "where": row.where,
         }
         told |= {"broken": row.message} if isinstance(row, BrokenRow) else {"row": dict(row.fields)}
-        click.echo(msgspec.json.encode(told).decode())
+        print_data(msgspec.json.encode(told).decode())

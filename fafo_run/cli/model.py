@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fafo_build.cli.options import project_of
+from fafo_build.cli.options import print_data, project_of
 
 
 @click.command(short_help="Print the folder of a model, for servers.")
@@ -29,4 +29,4 @@ def model(context: click.Context, name: str | None) -> None:
         raise DeclarationError.of(
             f'no model named "{chosen}" is declared', cure=did_you_mean(chosen, project.models, what="models")
         )
-    click.echo(model_folder(project.models[chosen], project.root))
+    print_data(model_folder(project.models[chosen], project.root))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from attrs import evolve
 
-from fafo_build.cli.options import json_option, print_json, project_of
+from fafo_build.cli.options import json_option, print_json, project_of, say, tell
 from fafo_run.cli.options import (
     check_current,
     filter_options,
@@ -98,9 +98,9 @@ def plan(
 
         print_json(found.as_json() | {"shared": shared(found.trees)})
     else:
-        click.echo("\n".join(_lines(found)))
+        tell("\n".join(_lines(found)))
     for concern in () if as_json else found.warnings:
-        click.echo(f"  {concern.level}: {concern.text}\n    cure: {concern.cure}", err=True)
+        say(f"  {concern.level}: {concern.text}\n    cure: {concern.cure}")
     if check and not found.disk.fits:
         context.exit(ExitCode.USER_ERROR)
     if check and found.below:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fafo_build.cli.options import json_option, print_json, project_of
+from fafo_build.cli.options import json_option, print_json, project_of, tell
 from fafo_run.cli.options import run_folder, run_option, view_of
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def replay(
     if as_json:
         print_json(found.as_json())
     else:
-        click.echo("\n".join(_lines(found)))
+        tell("\n".join(_lines(found)))
     if check and not found.equal:
         context.exit(ExitCode.USER_ERROR)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fafo_build.cli.options import json_option, print_json, project_of
+from fafo_build.cli.options import json_option, print_json, project_of, tell
 from fafo_run.cli.options import run_folder, run_option, view_of
 
 
@@ -31,4 +31,4 @@ def show(context: click.Context, name: str, class_name: str | None, run_name: st
     if as_json:
         print_json([item.as_json() for item in found])
     else:
-        click.echo(f"\n{'═' * 78}\n\n".join(render(item) for item in found))
+        tell(f"\n{'═' * 78}\n\n".join(render(item) for item in found))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fafo_build.cli.options import json_option, print_json, project_of
+from fafo_build.cli.options import json_option, print_json, project_of, tell
 from fafo_run.cli.options import run_folder, run_option, view_of
 from fafo_run.watch.words import by_count, counted
 
@@ -27,7 +27,7 @@ def status(context: click.Context, run_name: str, as_json: bool) -> None:
     if as_json:
         print_json(found.as_json())
     else:
-        click.echo(_text(found))
+        tell(_text(found))
 
 
 def _text(found: Status) -> str:

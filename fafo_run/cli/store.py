@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fafo_build.cli.options import json_option, print_json, project_of, say
+from fafo_build.cli.options import json_option, print_data, print_json, project_of, say, tell
 from fafo_run.cli.options import run_folder, run_option, view_of
 from fafo_run.watch.words import counted
 
@@ -37,7 +37,7 @@ def check(context: click.Context, run_name: str, as_json: bool) -> None:
     if as_json:
         print_json(found.as_json())
     else:
-        click.echo(_report(found))
+        tell(_report(found))
     context.exit(ExitCode.DONE if found.sound else ExitCode.STORE_DAMAGED)
 
 
@@ -61,20 +61,20 @@ def repair(context: click.Context, run_name: str, dry_run: bool, as_json: bool) 
         if as_json:
             print_json({"dry_run": True, "actions": [action.as_json() for action in planned]})
         for action in () if as_json else planned:
-            click.echo(f"  {action.where}: {action.found}; would be {action.done}")
+            tell(f"  {action.where}: {action.found}; would be {action.done}")
         if not planned and not as_json:
-            click.echo("  nothing to do")
+            tell("  nothing to do")
         return
 
-    def tell(action: Action, done: bool) -> None:
+    def found(action: Action, done: bool) -> None:
         say(f"  {action.where}: {action.done if done else action.found}")
 
-    done = mend(folder, project.run, tell)
+    done = mend(folder, project.run, found)
     if as_json:
         actions = [action.as_json() for action in done.actions]
         print_json({"dry_run": False, "actions": actions, "left": done.left.as_json()})
     else:
-        click.echo(_report(done.left))
+        tell(_report(done.left))
 
 
 @store.command(short_help="Build the index anew from the segments.")
@@ -137,7 +137,7 @@ def dump(segment: Path) -> None:
     from fafo_run.log.dump import dump as entries
 
     for entry in entries(segment):
-        click.echo(msgspec.json.encode(entry).decode())
+        print_data(msgspec.json.encode(entry).decode())
 
 
 def _report(found: Checked) -> str:

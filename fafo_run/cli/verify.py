@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fafo_build.cli.options import json_option, print_json, project_of, quiet_option
+from fafo_build.cli.options import json_option, print_json, project_of, quiet_option, tell
 from fafo_run.cli.options import DEFAULT_RUN, check_current, run_folder, run_option, view_of
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def verify(
     if as_json:
         print_json(data)
     elif not quiet:
-        click.echo(text)
+        tell(text)
     context.exit(code)
 
 

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column
 from rich.text import Text
 
+from fafo_build.visible import visible
 from fafo_run.run.outcome import Outcome, Started
 from fafo_run.run.plan import RunPlan
 from fafo_run.run.state import Snapshot
@@ -128,7 +129,7 @@ class RunView:
                     completed=count.before + count.completed + count.failed,
                     note=f"{failed} failed" if failed else "",
                 )
-            line = Text(f"  {summary(snapshot)}", no_wrap=True, overflow="ellipsis")
+            line = Text(visible(f"  {summary(snapshot)}"), no_wrap=True, overflow="ellipsis")
             self._live.update(Group(self._bars, line))
         elif time.monotonic() - self._printed >= _LINE_EVERY:
             self._printed = time.monotonic()
@@ -150,7 +151,7 @@ class RunView:
 
     def _say(self, text: str, event: Mapping[str, Any]) -> None:
         if not self._quiet:
-            shown = json.dumps(event) if self._json else text
+            shown = json.dumps(event) if self._json else visible(text)
             self._console.print(shown, markup=False, soft_wrap=True)
 
 

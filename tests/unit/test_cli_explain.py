@@ -178,4 +178,4 @@ def test_check_asks_something_else(project: Path) -> None:
 def test_no_prompt_commands_the_terminal(tmp_path: Path) -> None:
     folder = write_project(tmp_path)
     (folder / "prompts" / "rules.md").write_text("Red: \x1b[31m and \x7f and \x9b31m.")
-    assert "Red: ␛[31m and ␡ and \ufffd31m." in fafo(folder, "build", "--explain", "ask")
+    assert r"Red: \x1b[31m and \x7f and \x9b31m." in fafo(folder, "build", "--explain", "ask")

@@ -66,8 +66,10 @@ def test_a_caret_past_the_end_of_the_line_stands_at_its_end() -> None:
 
 
 def test_a_file_can_not_command_the_terminal() -> None:
-    assert caret("a\x1b[31mb\x07\r", 2)[0] == "a [31mb"
-    assert Problem("m\x9b1m", file="\x1b[0m", cure="c\x07\nd").render() == " [0m: m 1m\n  cure: c \nd"
+    assert caret("a\x1b[31mb\x07\r", 3) == (r"a\x1b[31mb\x07", "     ^")
+    assert caret("a\u202eb", 3) == (r"a\u202eb", "       ^")
+    problem = Problem("m\x9b1m", file="\x1b[0m", cure="c\x07\nd\u2066")
+    assert problem.render() == "\\x1b[0m: m\\x9b1m\n  cure: c\\x07\nd\\u2066"
 
 
 @pytest.mark.parametrize("column", [1, 30, 2500, 5000, 5001])
