@@ -175,6 +175,25 @@ async def _not_json(
     return web.Response(body=texts[(fault.met if fault.shape is None else fault.shape) % len(texts)])
 
 
+async def _nonsense(
+    server: FaultServer, request: web.Request, body: dict[str, Any], fault: Fault
+) -> web.StreamResponse:
+    """JSON of the right form, with what no server can mean."""
+    reasons = (
+        {"type": "stop", "matched": 10**30},
+        {"type": "stop", "matched": -(2**63) - 1},
+        {"type": "stop", "matched": "y" * 100_000},
+        {"type": "x" * 100_000, "matched": None},
+        {"type": "\x1b[31m", "matched": None},
+        {"type": "stop", "matched": None, "deep": "DEEP"},
+    )
+    reason = reasons[(fault.met if fault.shape is None else fault.shape) % len(reasons)]
+    whole = await _altered(server, request, body, lambda said: said["meta_info"].update(finish_reason=reason))
+    if not isinstance(whole, web.Response) or whole.text is None:
+        return whole
+    return web.json_response(text=whole.text.replace('"DEEP"', "[" * 3000 + "]" * 3000))
+
+
 async def _counts(
     server: FaultServer, request: web.Request, body: dict[str, Any], _: Fault
 ) -> web.StreamResponse:
@@ -261,6 +280,7 @@ KINDS: dict[str, Meeting] = {
     "refuse": _refused400,
     "truncated": _truncated,
     "not_json": _not_json,
+    "nonsense": _nonsense,
     "counts": _counts,
     "prompt": _prompt,
     "strangers": _strangers,
@@ -278,7 +298,7 @@ away, and back; comes back before its time."""
 
 TRANSIENT = (
     "reset", "lost", "closed", "hang", "drip", "busy", "full", "abort503", "error500", "aborted", "truncated",
-    "not_json", "counts", "prompt", "strangers",
+    "not_json", "nonsense", "counts", "prompt", "strangers",
 )  # fmt: skip
 """Faults that say nothing about the item that meets them."""
 

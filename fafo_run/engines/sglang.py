@@ -34,12 +34,12 @@ from fafo_run.engines.base import (
 from fafo_run.engines.limits import Prefixes, in_vocabulary, refusal
 from fafo_run.engines.sglang_client import Client, RefusedError, why
 from fafo_run.engines.sglang_info import capabilities, loads
+from fafo_run.engines.sglang_json import MalformedError
 from fafo_run.engines.sglang_metrics import counters
 from fafo_run.engines.sglang_router import UNKNOWN, is_router, together, workers
 from fafo_run.engines.sglang_wire import (
     AbortedError,
     Encoder,
-    MalformedError,
     completed,
     error_message,
     reply,
@@ -115,9 +115,9 @@ class SglangEngine(Engine):
         client, _ = self._started()
         try:
             status, body = await client.get("/metrics", timeout=LOOK)
-        except (aiohttp.ClientError, TimeoutError) as error:
+            return counters(body) if status == 200 else None
+        except (aiohttp.ClientError, TimeoutError, MalformedError) as error:
             raise Unavailable(f"{client.url}: /metrics: {error}") from error
-        return counters(body) if status == 200 else None
 
     @property
     def sent_again(self) -> int:

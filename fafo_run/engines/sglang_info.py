@@ -12,7 +12,7 @@ import msgspec
 
 from fafo_build.project.declaration import FORMS
 from fafo_run.engines.base import Capabilities, Load
-from fafo_run.engines.sglang_wire import MalformedError
+from fafo_run.engines.sglang_json import Count, MalformedError, Name, Text, Whole, read
 from fafo_run.item import Value
 
 WAITING = 128
@@ -22,20 +22,32 @@ served."""
 _RUNNING = 64
 """How many requests a server that doesn't tell is taken to compute at once."""
 
-_SETTINGS = (
-    "attention_backend",
-    "dp_size",
-    "dtype",
-    "enable_deterministic_inference",
-    "grammar_backend",
-    "kv_cache_dtype",
-    "quantization",
-    "sampling_backend",
-    "schedule_policy",
-    "speculative_algorithm",
-    "tp_size",
-)
-"""Of `/server_info`: what decides the output, or the order of the work."""
+_Setting = Whole | Name | float | bool | None
+
+
+class _Settings(msgspec.Struct):
+    """Of `/server_info`: what decides the output, or the order of the work."""
+
+    attention_backend: _Setting = None
+    dp_size: _Setting = None
+    dtype: _Setting = None
+    enable_deterministic_inference: _Setting = None
+    grammar_backend: _Setting = None
+    kv_cache_dtype: _Setting = None
+    quantization: _Setting = None
+    sampling_backend: _Setting = None
+    schedule_policy: _Setting = None
+    speculative_algorithm: _Setting = None
+    tp_size: _Setting = None
+
+
+class _Boot(msgspec.Struct):
+    """Of `/server_info`: what differs between two starts of a server. How long the parts of the start took
+    (0.5.23), and the random seed, which is drawn anew unless it is given.
+    """
+
+    startup_time: Value | msgspec.UnsetType = msgspec.UNSET
+    random_seed: Value | msgspec.UnsetType = msgspec.UNSET
 
 
 class _State(msgspec.Struct):
@@ -43,8 +55,8 @@ class _State(msgspec.Struct):
 
 
 class _Server(msgspec.Struct):
-    version: str
-    model_path: str
+    version: Name
+    model_path: Name
     skip_tokenizer_init: bool = False
     grammar_backend: str | None = None
     page_size: Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -59,10 +71,16 @@ class _Server(msgspec.Struct):
 
 
 class _Model(msgspec.Struct):
-    model_path: str
+    model_path: Name
     is_generation: bool = True
-    weight_version: str | None = None
-    preferred_sampling_params: str | None = None
+    weight_version: Name | None = None
+    preferred_sampling_params: Text | None = None
+
+
+_server = msgspec.json.Decoder(_Server)
+_settings = msgspec.json.Decoder(_Settings)
+_boot = msgspec.json.Decoder(_Boot)
+_model = msgspec.json.Decoder(_Model)
 
 
 def capabilities(
@@ -82,18 +100,11 @@ def capabilities(
 
     Raises `MalformedError` when this isn't a server that generates.
     """
-    try:
-        server = msgspec.json.decode(server_info, type=_Server)
-        model = msgspec.json.decode(model_info, type=_Model)
-        everything = msgspec.json.decode(server_info, type=dict[str, Value])
-    except msgspec.MsgspecError as error:
-        raise MalformedError(str(error)) from error
+    server, model = read(_server, server_info), read(_model, model_info)
     if not model.is_generation:
         raise MalformedError(f"{model.model_path} is a model for embeddings, it generates nothing")
-    settings = {name: everything[name] for name in _SETTINGS if everything.get(name) is not None}
-    for name in ("weight_version", "preferred_sampling_params"):
-        if getattr(model, name) is not None:
-            settings[name] = getattr(model, name)
+    settings = msgspec.structs.asdict(read(_settings, server_info))
+    settings |= {name: getattr(model, name) for name in ("weight_version", "preferred_sampling_params")}
     ranks = max(1, server.dp_size)
     running = _running(server)
     room = running + WAITING
@@ -108,13 +119,13 @@ def capabilities(
         batch=1,
         concurrency=room if max_running is None else max(1, min(max_running // ranks, room)),
         unable=_unable(server),
-        settings=settings,
+        settings={name: value for name, value in settings.items() if value is not None},
         server=url,
         ranks=ranks,
         running=running,
         cache_tokens=server.max_total_num_tokens,
         batch_tokens=_batch(server),
-        boot=_boot(everything),
+        boot=_told(read(_boot, server_info)),
     )
 
 
@@ -161,26 +172,23 @@ def _batch(server: _Server) -> int | None:
     return min((most for most in told if most is not None and most > 0), default=None)
 
 
-def _boot(everything: dict[str, Value]) -> str:
-    """Return what differs between two starts of a server: how long the parts of the start took (0.5.23), and
-    the random seed, which is drawn anew unless it is given."""
-    told = {name: everything[name] for name in ("startup_time", "random_seed") if name in everything}
-    return msgspec.json.encode(told, order="sorted").decode() if told else ""
+def _told(boot: _Boot) -> str:
+    found = msgspec.json.encode(boot, order="sorted").decode()
+    return found if found != "{}" else ""
 
 
 class _Load(msgspec.Struct):
-    num_running_reqs: int = 0
-    num_waiting_reqs: int = 0
+    num_running_reqs: Count = 0
+    num_waiting_reqs: Count = 0
 
 
 class _Loads(msgspec.Struct):
     loads: list[_Load]
 
 
+_loads = msgspec.json.Decoder(_Loads)
+
+
 def loads(body: bytes) -> tuple[Load, ...]:
     """Read the answer of `/v1/loads`, one per rank. Raises `MalformedError`."""
-    try:
-        found = msgspec.json.decode(body, type=_Loads)
-    except msgspec.MsgspecError as error:
-        raise MalformedError(str(error)) from error
-    return tuple(Load(load.num_running_reqs, load.num_waiting_reqs) for load in found.loads)
+    return tuple(Load(load.num_running_reqs, load.num_waiting_reqs) for load in read(_loads, body).loads)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 
 from fafo_run.engines.base import Counters
+from fafo_run.engines.sglang_json import LARGEST, MalformedError
 
 _PREFIX = b"sglang:"
 _NAMES = {
@@ -27,6 +28,8 @@ def counters(text: bytes) -> Counters | None:
     nothing yet has no line, so one that isn't there is 0. `text` is Prometheus' format: `NAME{LABELS} VALUE`
     and perhaps a time, where a label may hold any character but a bare newline or quote. That is less than
     prometheus_client's parser is for, and it takes 70 ms to import.
+
+    Raises `MalformedError` for what can't be a count.
     """
     found, ours = dict.fromkeys(_NAMES.values(), 0.0), False
     told = set()
@@ -38,6 +41,10 @@ def counters(text: bytes) -> Counters | None:
             told.add(field)
     if not ours:
         return None
+    for field, value in found.items():
+        # Finite samples may add up to infinity.
+        if not 0 <= value <= LARGEST:
+            raise MalformedError(f"{field} can't be {value:g}")
     return Counters(
         prompt_tokens=round(found["prompt_tokens"]),
         cached_tokens=round(found["cached_tokens"]),

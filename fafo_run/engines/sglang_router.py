@@ -10,7 +10,7 @@ from attrs import evolve
 
 from fafo_run.engines.base import Capabilities
 from fafo_run.engines.sglang_info import WAITING
-from fafo_run.engines.sglang_wire import MalformedError
+from fafo_run.engines.sglang_json import read
 
 UNKNOWN_VERSION = "unknown"
 UNKNOWN = msgspec.json.encode({"version": UNKNOWN_VERSION, "model_path": "unknown"})
@@ -29,21 +29,18 @@ class _Workers(msgspec.Struct):
     workers: list[_Worker]
 
 
+_router = msgspec.json.Decoder(_Router)
+_workers = msgspec.json.Decoder(_Workers)
+
+
 def is_router(server_info: bytes) -> bool:
-    """Return whether what answered as a server is a router."""
-    try:
-        return msgspec.json.decode(server_info, type=_Router).router_manager
-    except msgspec.MsgspecError:
-        return False
+    """Return whether what answered as a server is a router. Raises `MalformedError`."""
+    return read(_router, server_info).router_manager
 
 
 def workers(body: bytes) -> list[str]:
     """Return the URLs of a router's servers, in an order that doesn't change. Raises `MalformedError`."""
-    try:
-        found = msgspec.json.decode(body, type=_Workers)
-    except msgspec.MsgspecError as error:
-        raise MalformedError(str(error)) from error
-    return sorted(worker.url.rstrip("/") for worker in found.workers)
+    return sorted(worker.url.rstrip("/") for worker in read(_workers, body).workers)
 
 
 def together(one: Capabilities, count: int, max_running: int | None) -> Capabilities:

@@ -14,6 +14,7 @@ from attrs import evolve
 from fafo_build.project.declaration import Sampling
 from fafo_run.engines.base import Answer, Prefix, Request
 from fafo_run.engines.limits import same, stranger
+from fafo_run.engines.sglang_json import CONTROL, Count, MalformedError, Name, Text, Whole, Word, read
 from fafo_run.item import FinishReason, Ids
 
 GREEDY_ONE = Sampling(max_new_tokens=1, temperature=0.0)
@@ -39,10 +40,6 @@ _WHERE_SET = {
 """Parameters that are sent where they aren't this."""
 
 
-class MalformedError(Exception):
-    """The server's answer isn't what the protocol says, or contradicts itself."""
-
-
 class OtherPromptError(MalformedError):
     """The server computed another number of prompt tokens than it was sent."""
 
@@ -52,21 +49,21 @@ class AbortedError(Exception):
 
 
 class _FinishReason(msgspec.Struct):
-    type: str
-    matched: object = None
+    type: Word
+    matched: Whole | Text | list[Whole] | None = None
     message: str = ""
 
 
 class _MetaInfo(msgspec.Struct):
     finish_reason: _FinishReason
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-    weight_version: str | None = None
+    prompt_tokens: Count
+    completion_tokens: Count
+    cached_tokens: Count
+    weight_version: Name | None = None
 
 
 class _Reply(msgspec.Struct):
-    output_ids: list[int]
+    output_ids: list[Whole]
     meta_info: _MetaInfo
 
 
@@ -84,6 +81,7 @@ class _Ended(msgspec.Struct):
 
 
 _ended = msgspec.json.Decoder(_Ended)
+_anything = msgspec.json.Decoder()
 
 
 class Encoder:
@@ -174,13 +172,13 @@ def reply(body: bytes, *, prompt_tokens: int, max_new_tokens: int, vocab_size: i
     Raises `MalformedError`, and `AbortedError` where there is nothing to check.
     """
     try:
-        found = _reply.decode(body)
-    except msgspec.MsgspecError as error:
+        found = read(_reply, body)
+    except MalformedError as error:
         _check_ended(body)
         raise MalformedError(f"the answer isn't what /generate gives: {error}") from error
     meta = found.meta_info
     if meta.finish_reason.type == _ABORT:
-        raise AbortedError(meta.finish_reason.message)
+        raise AbortedError(_line(meta.finish_reason.message))
     if len(found.output_ids) != meta.completion_tokens:
         raise MalformedError(f"{len(found.output_ids)} output ids, but {meta.completion_tokens} were counted")
     if len(found.output_ids) > max_new_tokens:
@@ -196,10 +194,10 @@ def reply(body: bytes, *, prompt_tokens: int, max_new_tokens: int, vocab_size: i
 
 def _check_ended(body: bytes) -> None:
     """Raise `AbortedError` when what isn't an answer says that the request was aborted."""
-    with suppress(msgspec.MsgspecError):
-        reason = _ended.decode(body).meta_info.finish_reason
+    with suppress(MalformedError):
+        reason = read(_ended, body).meta_info.finish_reason
         if reason.type == _ABORT:
-            raise AbortedError(reason.message)
+            raise AbortedError(_line(reason.message))
 
 
 def completed(found: _Reply, request: Request, *, server: str, started: float, seconds: float) -> Answer:
@@ -216,12 +214,16 @@ def error_message(body: bytes) -> str:
     """Return what a server says in an error's body: `{"error": {"message": …}}`, `{"error": …}`,
     `{"message": …}`, or any other text."""
     try:
-        found = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        found = read(_anything, body)
+    except MalformedError:
         found = body.decode("utf-8", "replace")
     for key in ("error", "message"):
         if isinstance(found, dict) and key in found:
             found = found[key]
-    text = found if isinstance(found, str) else msgspec.json.encode(found).decode()
-    text = " ".join(text.split())
+    return _line(found if isinstance(found, str) else msgspec.json.encode(found).decode())
+
+
+def _line(text: str) -> str:
+    """Return a server's words as one line that isn't too long, and commands no terminal."""
+    text = " ".join(CONTROL.sub(" ", text).split())
     return text if len(text) <= _MESSAGE_LENGTH else text[:_MESSAGE_LENGTH] + "…"

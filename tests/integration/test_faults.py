@@ -64,7 +64,7 @@ def project(tmp_path: Path, servers: list[Faulty], expected: Outputs) -> Path:
 @pytest.mark.parametrize(
     "fault",
     ["reset", "lost", "closed", "busy", "full", "abort503", "error500", "aborted", "truncated", "not_json",
-     "counts", "prompt", "strangers"],
+     "nonsense", "counts", "prompt", "strangers"],
 )  # fmt: skip
 def test_a_passing_fault_costs_no_item(
     project: Path, servers: list[Faulty], expected: Outputs, fault: str
@@ -93,7 +93,7 @@ def test_an_item_that_is_refused_fails_once_and_alone(
     assert sum(asked(records).values()) == ITEMS
 
 
-@pytest.mark.parametrize("fault", ["strangers", "counts", "prompt", "not_json"])
+@pytest.mark.parametrize("fault", ["strangers", "counts", "prompt", "not_json", "nonsense"])
 def test_an_item_whose_answers_are_none_is_tried_as_often_as_it_may_be_and_fails(
     project: Path, servers: list[Faulty], expected: Outputs, fault: str
 ) -> None:

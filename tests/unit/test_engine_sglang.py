@@ -20,6 +20,7 @@ from fafo_run.engines.base import (
     Answer,
     Completion,
     InvalidAnswer,
+    Load,
     Prefix,
     Rejected,
     Request,
@@ -27,8 +28,10 @@ from fafo_run.engines.base import (
     WarmUp,
 )
 from fafo_run.engines.sglang import SglangEngine, server_urls
-from fafo_run.engines.sglang_info import capabilities
-from fafo_run.engines.sglang_wire import AbortedError, Encoder, MalformedError, error_message, reply
+from fafo_run.engines.sglang_info import capabilities, loads
+from fafo_run.engines.sglang_json import MalformedError
+from fafo_run.engines.sglang_router import is_router, workers
+from fafo_run.engines.sglang_wire import AbortedError, Encoder, error_message, reply
 from fafo_run.item import FailureCode, FinishReason
 from tests.fake_sglang import FakeSglang, hang_up, refuse
 
@@ -187,6 +190,9 @@ def test_reads_an_answer() -> None:
     assert (found.output_ids, found.meta_info.cached_tokens) == ([5, 6], 4)
 
 
+DEEP = "[" * 3_000 + "]" * 3_000
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -206,6 +212,26 @@ def test_reads_an_answer() -> None:
         json.dumps(answer() | {"output_ids": [5, 1000]}).encode(),
         json.dumps(answer() | {"output_ids": [-1, 5]}).encode(),
         b"\xff\xfe",
+        json.dumps(answer(finish_reason={"type": "stop", "matched": 2**63})).encode(),
+        json.dumps(answer(finish_reason={"type": "stop", "matched": -(2**63) - 1})).encode(),
+        json.dumps(answer(finish_reason={"type": "stop", "matched": True})).encode(),
+        pytest.param(
+            json.dumps(answer(finish_reason={"type": "stop", "matched": "x" * 100_000})).encode(),
+            id="long text",
+        ),
+        *(
+            json.dumps(answer(finish_reason={"type": kind})).encode()
+            for kind in ("", "x" * 65, "a b", "stop\n", "\x1b[31m", "ſtop")
+        ),
+        pytest.param(json.dumps(answer(weight_version="x" * 10_000)).encode(), id="long name"),
+        json.dumps(answer(weight_version="\x1b[31m")).encode(),
+        json.dumps(answer() | {"output_ids": [5, 10**30]}).encode(),
+        pytest.param(
+            json.dumps(answer(completion_tokens="HERE")).replace('"HERE"', "9" * 5_000).encode(),
+            id="long number",
+        ),
+        pytest.param(json.dumps(answer(other="HERE")).replace('"HERE"', DEEP).encode(), id="deep inside"),
+        pytest.param(DEEP.encode(), id="deep"),
     ],
 )
 def test_an_answer_that_is_not_one_or_contradicts_itself(body: bytes) -> None:
@@ -223,6 +249,16 @@ def test_an_answer_that_was_aborted_is_another_thing_than_a_bad_one(meta: dict[s
         )  # fmt: skip
 
 
+def test_the_words_of_who_aborts_are_one_line_that_is_not_too_long() -> None:
+    said = {"finish_reason": {"type": "abort", "message": "no\x1b[31m\n" + "x" * 1_000_000}}
+    with pytest.raises(AbortedError) as caught:
+        reply(
+            json.dumps({"output_ids": [], "meta_info": said}).encode(),
+            prompt_tokens=6, max_new_tokens=2, vocab_size=1000,
+        )  # fmt: skip
+    assert str(caught.value) == ("no [31m " + "x" * 500)[:500] + "…"
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -234,6 +270,9 @@ def test_an_answer_that_was_aborted_is_another_thing_than_a_bad_one(meta: dict[s
         (b"", ""),
         (b"\xff", "�"),
         (b"x" * 600, "x" * 500 + "…"),
+        (b'{"error": "a \\u001b[31mred\\u0000 \\u009bone"}', "a [31mred one"),
+        pytest.param(DEEP.encode(), "[" * 500 + "…", id="deep"),
+        pytest.param(b'{"error": %s}' % DEEP.encode(), '{"error": ' + "[" * 490 + "…", id="deep inside"),
     ],
 )
 def test_what_a_server_says_in_an_error(body: bytes, message: str) -> None:
@@ -312,6 +351,38 @@ def test_no_more_in_flight_than_keep_the_schedule_prefix_aware(
 def test_a_model_that_generates_nothing_is_refused() -> None:
     with pytest.raises(MalformedError, match="embeddings"):
         info({}, {"is_generation": False})
+
+
+@pytest.mark.parametrize(
+    ("server", "model"),
+    [
+        ({"dtype": 10**30}, {}),
+        ({"quantization": ["x"]}, {}),
+        ({"attention_backend": "x" * 10_000}, {}),
+        ({"version": "0\x1b[31m"}, {}),
+        ({"deep": "DEEP"}, {}),
+        ({}, {"deep": "DEEP"}),
+        ({}, {"weight_version": "w\n"}),
+        ({}, {"preferred_sampling_params": "x" * 100_000}),
+    ],
+)
+def test_what_no_server_can_say_of_itself(server: dict[str, Any], model: dict[str, Any]) -> None:
+    told = [json.dumps({"version": "1", "model_path": "m"} | said) for said in (server, model)]
+    bodies = [text.replace('"DEEP"', DEEP).encode() for text in told]
+    with pytest.raises(MalformedError):
+        capabilities(*bodies, url="http://h", vocab_size=1000, context_length=512, max_running=4)
+
+
+@pytest.mark.parametrize("number", [-1, 2**63, "3", None])
+def test_a_load_that_can_be_none(number: Any) -> None:
+    assert loads(b'{"loads": [{"num_running_reqs": 3, "num_waiting_reqs": 0}, {}]}') == (
+        Load(3, 0), Load(0, 0),
+    )  # fmt: skip
+    for name in ("num_running_reqs", "num_waiting_reqs"):
+        with pytest.raises(MalformedError):
+            loads(json.dumps({"loads": [{name: number}]}).encode())
+    with pytest.raises(MalformedError):
+        loads(DEEP.encode())
 
 
 # ---- generate, and what can happen to it
@@ -853,6 +924,19 @@ def test_errors_name_the_table_of_a_named_engine() -> None:
     assert caught.value.problems[0].field == "engines.big.urls"
 
 
+def test_what_is_no_count_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = 2 * "sglang:prompt_tokens_total{} 1.5e308\n"
+    monkeypatch.setattr("tests.fake_sglang.metrics", lambda *_: said)
+
+    async def main() -> None:
+        async with FakeSglang(metrics=True) as server:
+            it = await started(server)
+            with pytest.raises(Unavailable, match="prompt_tokens"):
+                await it.counters()
+
+    run(main())
+
+
 # ---- a router in front
 
 
@@ -902,6 +986,13 @@ def test_servers_that_only_their_router_reaches_are_taken_at_sglangs_defaults() 
             assert (found.page_size, found.prefix_cache, found.version) == (1, True, "unknown")
 
     run(main())
+
+
+@pytest.mark.parametrize("read", [is_router, workers])
+def test_what_no_router_can_say(read: Callable[[bytes], object]) -> None:
+    for body in (DEEP.encode(), b'{"router_manager": 1, "workers": [{"url": 1}]}', b"\xff", b""):
+        with pytest.raises(MalformedError):
+            read(body)
 
 
 def test_a_router_without_servers_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fafo_run.engines.base import Counters
+from fafo_run.engines.sglang_json import MalformedError
 from fafo_run.engines.sglang_metrics import counters
 
 FRESH = b"""\
@@ -71,3 +72,12 @@ def test_what_is_no_number_is_passed_over() -> None:
 )
 def test_other_pages_are_none(text: bytes) -> None:
     assert counters(text) is None
+
+
+@pytest.mark.parametrize(
+    "values", [["1.5e308", "1.5e308"], ["1e19"], ["-1"], ["5", "-6"], ["9223372036854775808"]]
+)
+def test_what_can_be_no_count(values: list[str]) -> None:
+    text = "".join(f'sglang:prompt_tokens_total{{a="{at}"}} {value}\n' for at, value in enumerate(values))
+    with pytest.raises(MalformedError, match="prompt_tokens"):
+        counters(text.encode())

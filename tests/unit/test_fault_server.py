@@ -108,7 +108,7 @@ def test_refuses_in_three_shapes(server: Faulty) -> None:
     assert ask(server, "0" * 32 + ".1")[0] == 200
 
 
-@pytest.mark.parametrize("name", ["aborted", "not_json", "counts", "prompt", "strangers"])
+@pytest.mark.parametrize("name", ["aborted", "not_json", "nonsense", "counts", "prompt", "strangers"])
 def test_answers_wrongly(server: Faulty, name: str) -> None:
     sound = ask(server)
     server.on(name, count=1)
