@@ -67,6 +67,8 @@ class Results(ResultsReader):
             monotonic=monotonic,
         )
         super().__init__(directory)
+        self._first = directory.next_sequence(directory.results)
+        """The number of the first segment that is written to from here."""
 
     def _load(self) -> Catalog:
         index = self._open_index()
@@ -164,6 +166,11 @@ class Results(ResultsReader):
                     header = segment.writer.header
                     self._catalog.note(header.uuid, header.sequence, noted, places)
             return [record for record, _ in accepted]
+
+    def is_new(self, identity: bytes) -> bool:
+        """Return whether the record of an identity that counts was taken since these results were opened."""
+        place = self._place(identity)
+        return place is not None and place.sequence >= self._first
 
     def reindex(self) -> None:
         """Throw index and hints away and build them from the segments. Raises `StoreError`."""

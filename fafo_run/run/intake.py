@@ -43,7 +43,7 @@ class Taken:
     failed: int = 0
     """They have a failure record that nobody put back."""
     waiting: int = 0
-    """They wait already, or stand twice in their source."""
+    """They wait already."""
     interrupted: bool = False
     """Whether others weren't looked at."""
 

@@ -24,8 +24,8 @@ from fafo_run.results import payload as results_payload
 from fafo_run.run.making import Maker
 from fafo_run.run.records import ceiling
 from fafo_run.run.store import RunReader
-from fafo_run.run.totals import Totals, count
-from fafo_run.run.view import ClassView, View, ViewItem, items, once
+from fafo_run.run.totals import Totals, count, distinct
+from fafo_run.run.view import ClassView, View, ViewItem
 
 _BATCH = 1_000
 """Items that are looked up in the results at once."""
@@ -130,8 +130,7 @@ def look(view: View, folder: Path, *, sample: int | None, page_size: int = 1, se
     try:
         _expect(view, reader, classes)
         measure = _Measure(Maker(view), classes, page_size, server)
-        every = once(items(view)) if totals.repeated else items(view)
-        found = _new(every, reader, classes)
+        found = _new(distinct(view, totals), reader, classes)
         if sample is not None:
             found = _Chosen(classes, sample).of(found)
         while together := list(islice(found, _TOGETHER)):

@@ -18,7 +18,7 @@ from fafo_run.run.backoff import Backoff
 from fafo_run.run.intake import Intake
 from fafo_run.run.state import RunState
 from fafo_run.run.totals import totals_of
-from fafo_run.run.view import View, ViewItem, items
+from fafo_run.run.view import View, ViewItem, items, once
 from fafo_run.sources.base import Source
 from fafo_run.sources.change import Signature, signature
 from fafo_run.sources.view import Survey, open_source, survey
@@ -109,10 +109,12 @@ class Polling:
         self._state.totals = totals_of(self._view, self._surveys).by_class
         before, feed.doubted = feed.doubted, set()
         settled = self._settled(feed, before, intake.has_outcome)
-        intake.take(settled, passed=None if feed.counted else self._passed)
-
-    def _passed(self, item: ViewItem, failed: bool) -> None:
-        self._state.found_done(item.of.name, item.identity, failed=failed)
+        if feed.counted:
+            intake.take(settled)
+        else:
+            # An earlier pass may have ended in the middle.
+            self._state.find_anew(feed.declared.name)
+            intake.take(settled, passed=self._state.found_done)
 
     def _settled(
         self, feed: _Feed, before: set[bytes], has_outcome: Callable[[ViewItem], bool]
@@ -122,7 +124,8 @@ class Polling:
 
         A row that is half written when it is read is no broken row: the next look finds it whole.
         """
-        for item in items(feed.view):
+        found = items(feed.view)
+        for item in once(found) if self._surveys[feed.declared.name].repeated else found:
             broken = isinstance(item.row, BrokenRow)
             if broken and item.identity not in before and not has_outcome(item):
                 feed.doubted.add(item.identity)

@@ -22,6 +22,7 @@ from fafo_run.run.pool import Pool
 from fafo_run.run.producer import Producer
 from fafo_run.run.state import RunState
 from fafo_run.run.store import RunStore
+from fafo_run.run.totals import Totals, distinct
 from fafo_run.run.view import View
 
 _TICK = 0.25
@@ -40,21 +41,23 @@ class Roles:
         pool: Pool,
         state: RunState,
         workdir: Path,
-        *,
-        service: bool,
+        totals: Totals | None,
     ) -> None:
-        """`pool` is started; `workdir` is where a service's surveys may put a file."""
+        """`pool` is started; `workdir` is where a service's surveys may put a file.
+
+        `totals` is what the sources hold; None in a service, which counts while it works.
+        """
         self._view = view
         self._store = store
         self._pool = pool
         self._state = state
-        self._service = service
+        self._service = totals is None
         self._stopping = threading.Event()
         self._drained = asyncio.Event()
-        self._polling = (
+        self._found = (
             Polling(view, workdir, state, self._stopping.is_set, every=view.project.run.poll)
-            if service
-            else None
+            if totals is None
+            else distinct(view, totals)
         )
         self._context = preflight.context_length(view, pool.capabilities)
         self._backoff = {"producer": Backoff(), "dispatcher": Backoff()}
@@ -145,7 +148,7 @@ class Roles:
     def _new_producer(self) -> Producer:
         return Producer(
             self._view, Maker(self._view, self._context), self._store.queue, self._store.results,
-            self._state, stopping=self._stopping, polling=self._polling,
+            self._state, self._found, stopping=self._stopping,
         )  # fmt: skip
 
     def _new_dispatcher(self) -> Dispatcher:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from attrs import define, evolve, field, frozen
 
 from fafo_run.item import Failure, Output, Record
+from fafo_run.run.view import ViewItem
 
 
 @frozen
@@ -109,6 +110,8 @@ class Snapshot:
         return self.expected_cached_tokens / self.prompt_tokens if self.prompt_tokens else None
 
 
+_Feed = tuple[str, str]
+"""Names of a class and a source."""
 _WINDOW = 60.0
 """Seconds over which the rate is taken."""
 
@@ -121,13 +124,15 @@ class RunState:
     """Items per class; replaced when a service has counted anew."""
     costs: Mapping[str, float] = field(factory=dict)
     """Expected output tokens per item of a class, for as long as none was seen."""
+    is_new: Callable[[bytes], bool] = lambda identity: False
+    """Whether this run recorded an identity's outcome: then that isn't counted as found, too."""
     in_flight: int = 0
     _waits: dict[str, str] = field(factory=dict)
     """By who waits: for what."""
     _said: deque[str] = field(factory=deque)
     _began: float = field(factory=time.monotonic)
-    _before: Counter[str] = field(factory=Counter)
-    _failed_before: Counter[str] = field(factory=Counter)
+    _before: Counter[_Feed] = field(factory=Counter)
+    _failed_before: Counter[_Feed] = field(factory=Counter)
     _completed: Counter[str] = field(factory=Counter)
     _failed: Counter[str] = field(factory=Counter)
     _tokens: Counter[str] = field(factory=Counter)
@@ -142,13 +147,23 @@ class RunState:
     """Of each group commit: when, how many records, how many output tokens."""
     _lock: threading.Lock = field(factory=threading.Lock)
 
-    def found_done(self, class_name: str, identity: bytes, *, failed: bool) -> None:
-        """Count an item that an earlier run finished."""
+    def found_done(self, item: ViewItem, failed: bool) -> None:
+        """Count an item that has an outcome, of an earlier run's. Whoever finds them, finds each once."""
+        if self.is_new(item.identity):
+            return
+        feed = item.of.name, item.row.source
         with self._lock:
-            self._before[class_name] += 1
+            self._before[feed] += 1
             if failed:
-                self._failed_before[class_name] += 1
-                self._open[identity] = True
+                self._failed_before[feed] += 1
+                self._open[item.identity] = True
+
+    def find_anew(self, source: str) -> None:
+        """Forget what was found of a source: it is read from its beginning."""
+        with self._lock:
+            for found in (self._before, self._failed_before):
+                for feed in [feed for feed in found if feed[1] == source]:
+                    del found[feed]
 
     def wait_for(self, who: str, what: str) -> None:
         """Note what somebody waits for; nothing when `what` is empty."""
@@ -175,7 +190,7 @@ class RunState:
             for record in records:
                 name = record.provenance.class_name
                 if record.retry:
-                    self._take_back(name, record.identity)
+                    self._take_back((name, record.provenance.source), record.identity)
                 if isinstance(record.outcome, Output):
                     self._completed[name] += 1
                     self._tokens["prompt"] += record.prompt_tokens
@@ -219,20 +234,24 @@ class RunState:
                 elapsed=now - self._began,
             )
 
-    def _take_back(self, name: str, identity: bytes) -> None:
+    def _take_back(self, feed: _Feed, identity: bytes) -> None:
         """Count an item's earlier failure no more: its retry has an outcome now."""
         before = self._open.pop(identity, None)
         if before:
-            self._before[name] -= 1
-            self._failed_before[name] -= 1
+            self._before[feed] -= 1
+            self._failed_before[feed] -= 1
         elif before is not None:
-            self._failed[name] -= 1
+            self._failed[feed[0]] -= 1
 
     def _class_count(self, name: str, total: int) -> ClassCount:
         completed, failed = self._completed[name], self._failed[name]
-        # A row that stands twice in its source is found done twice; the total counts it once.
-        before = min(self._before[name], max(0, total - completed - failed))
-        return ClassCount(total, before, min(self._failed_before[name], before), completed, failed)
+        before, failed_before = (
+            sum(count for feed, count in found.items() if feed[0] == name)
+            for found in (self._before, self._failed_before)
+        )
+        # A service counts anew while it works: rows that were found may be gone.
+        before = min(before, max(0, total - completed - failed))
+        return ClassCount(total, before, min(failed_before, before), completed, failed)
 
     def _tokens_left(self, by_class: Mapping[str, ClassCount]) -> float:
         """Return how many output tokens what is left will take: classes differ too much to count items."""

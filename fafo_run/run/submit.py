@@ -17,8 +17,8 @@ from fafo_run.run import signals
 from fafo_run.run.intake import Intake, Taken
 from fafo_run.run.making import Maker
 from fafo_run.run.store import RunReader
-from fafo_run.run.totals import count
-from fafo_run.run.view import View, items
+from fafo_run.run.totals import count, distinct
+from fafo_run.run.view import View
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def submit(view: View, folder: Path, progress: Callable[[Taken], None]) -> Taken
     """
     with appending(folder, view.project.run) as writer:
         with signals.terminating():
-            count(view, folder)
+            totals = count(view, folder)
         with RunReader.open(folder) as reader, signals.noting() as stopped:
 
             def append(batch: list[QueuedItem]) -> None:
@@ -51,5 +51,5 @@ def submit(view: View, folder: Path, progress: Callable[[Taken], None]) -> Taken
                 progress(intake.taken)
 
             intake = Intake(Maker(view), reader.results, reader.queue.identities, append, stopped=stopped)
-            intake.take(items(view))
+            intake.take(distinct(view, totals))
     return intake.taken

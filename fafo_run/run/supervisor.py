@@ -28,7 +28,7 @@ from fafo_run.run.roles import Roles
 from fafo_run.run.state import RunState, Snapshot
 from fafo_run.run.stop import Stop
 from fafo_run.run.store import RunStore
-from fafo_run.run.totals import Totals, count
+from fafo_run.run.totals import Totals, count, distinct
 from fafo_run.run.view import View, crossing_off, items
 
 _FAKE = "fake"
@@ -121,11 +121,11 @@ class Supervisor:
         if store.queue.depth() or store.done(self._view) < sum(totals.by_class.values()):
             return None
         state = RunState(totals.by_class)
-        for item in items(self._view):
+        for item in distinct(self._view, totals):
             if item.identity not in store.results:
                 return None
             failed = not store.results.has_output(item.identity)
-            state.found_done(item.of.name, item.identity, failed=failed)
+            state.found_done(item, failed)
         return self._outcome(state.snapshot(store.queue.depth()), interrupted=False)
 
     async def _with_servers(self, store: RunStore, totals: Totals | None, progress: Progress) -> Outcome:
@@ -162,8 +162,9 @@ class Supervisor:
         )
         self.listener.started(started)
         progress.engine = capabilities.engine
-        state = RunState(totals.by_class if totals else dict.fromkeys(self._costs(), 0), self._costs())
-        roles = Roles(self._view, store, pool, state, self.folder, service=self.service)
+        by_class = totals.by_class if totals else dict.fromkeys(self._costs(), 0)
+        state = RunState(by_class, self._costs(), store.results.is_new)
+        roles = Roles(self._view, store, pool, state, self.folder, totals)
         stop = Stop(self._view.project.run.stop_when)
 
         def tick() -> None:

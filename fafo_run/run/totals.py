@@ -6,12 +6,12 @@ contradict each other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from attrs import frozen
 
-from fafo_run.run.view import View
+from fafo_run.run.view import View, ViewItem, items, once
 from fafo_run.sources.view import See, Survey, open_source, survey
 
 
@@ -41,6 +41,14 @@ def count(view: View, workdir: Path, see: See | None = None) -> Totals:
             for source in view.sources
         },
     )
+
+
+def distinct(view: View, totals: Totals) -> Iterator[ViewItem]:
+    """Yield every item of the view once. Remembers them, 100 bytes each, where a row stands twice.
+
+    Raises `SourceError`.
+    """
+    return once(items(view)) if totals.repeated else items(view)
 
 
 def totals_of(view: View, surveys: Mapping[str, Survey]) -> Totals:

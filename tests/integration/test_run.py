@@ -9,7 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import CLASS, MAIN, build, exported, fafo, fafo_json, identities, start, write_project
+from tests.helpers import (
+    CLASS,
+    MAIN,
+    build,
+    exported,
+    fafo,
+    fafo_json,
+    identities,
+    reaches,
+    start,
+    write_project,
+)
 from tests.serving import pace, serving, use
 
 MANY = MAIN + "\n[run]\nqueue = { low = 500, high = 2_000 }\n"
@@ -171,6 +182,29 @@ def test_an_interrupt_leaves_a_safe_state_and_the_next_run_does_the_rest(
     rest = fafo_json(folder, "run")
     assert rest["completed"] + rest["before"] == 1_000
     assert fafo_json(folder, "verify")["completeness"]["doubled"] == 0
+
+
+@pytest.mark.parametrize("service", [False, True])
+def test_a_row_that_stands_twice_is_counted_once_however_a_run_ends(tmp_path: Path, service: bool) -> None:
+    folder = write_project(tmp_path, 300)
+    first, *others = rows_of(folder)
+    write_rows(folder, [first, first, *others[:4], first, *others])
+    with (folder / "facts.jsonl").open("r+") as file:
+        rows = file.read()
+        file.seek(0)
+        file.write(f"torn\ntorn\n{rows}")
+    with serving(pace(0.2)) as server:
+        use(folder, server)
+        told = fafo_json(folder, "run", "--limit", "6", check=3)
+        assert (told["completed"], told["failed"], told["left"]) == (5, 1, 0)
+        process = start(folder, "run", "--json", *["--service"] * service)
+        reaches(folder, lambda now: now.completed > 5, "a result")
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    told = json.loads(out)
+    assert (told["total"], told["before"], told["failed_before"]) == (301, 6, 1)
+    assert told["left"] == 301 - 6 - told["completed"] > 0
+    assert fafo_json(folder, "status")["completed"] == 5 + told["completed"]
 
 
 def wait_for_results(folder: Path, size: int = 100_000) -> None:

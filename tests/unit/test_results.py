@@ -109,6 +109,18 @@ def test_an_output_takes_the_place_of_a_failure(results, directory):
     results.close()
 
 
+@pytest.mark.parametrize("clean", [False, True])
+def test_what_is_new_was_recorded_since_the_results_were_opened(results, directory, clean):
+    results.append([record(1), record(2, failure())])
+    assert [results.is_new(name_of(number)) for number in (1, 2, 3)] == [True, True, False]
+    results = reopen(results, directory, clean=clean)
+    results.append([record(2), record(3)])
+    for _ in range(2):
+        assert [results.is_new(name_of(number)) for number in (1, 2, 3)] == [False, True, True]
+        results.seal()
+    results.close()
+
+
 def test_a_failure_takes_the_place_of_one_of_an_earlier_retry(results, directory):
     first, again, late = (evolve(record(1, failure(message=str(at))), retry=at) for at in (0, 2, 1))
     assert results.append([first]) == 0 and results.is_done(name_of(1))

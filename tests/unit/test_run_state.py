@@ -1,8 +1,12 @@
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 from attrs import evolve
 
-from fafo_run.item import Failure, FailureCode, FinishReason, Output, Provenance, Record, Stage
+from fafo_run.item import Failure, FailureCode, FinishReason, Output, Provenance, Record, Row, Stage
 from fafo_run.run.state import RunState
+from fafo_run.run.view import ClassView, ViewItem
 
 OF = Provenance("exam", "s", "00" * 32, "m", "00" * 32, {}, "00" * 32)
 OUTPUT = Record(
@@ -12,11 +16,17 @@ OUTPUT = Record(
 FAILED = evolve(OUTPUT, outcome=Failure(FailureCode.REJECTED, Stage.ENGINE, "no"))
 
 
+def item(identity: bytes = bytes(16), source: str = "s") -> ViewItem:
+    return ViewItem(
+        identity, cast(ClassView, SimpleNamespace(name="exam")), Row(source, "k", {}, bytes(32), ""), 0
+    )
+
+
 def test_counts_and_rates_are_those_of_the_records() -> None:
     state = RunState({"exam": 10})
     state.count([OUTPUT, OUTPUT, FAILED])
-    state.found_done("exam", bytes(16), failed=False)
-    state.found_done("exam", bytes(16), failed=True)
+    state.found_done(item(), False)
+    state.found_done(item(), True)
     seen = state.snapshot(queued=4)
     assert (seen.completed, seen.failed, seen.before, seen.failed_before, seen.left) == (2, 1, 2, 1, 5)
     assert (seen.prompt_tokens, seen.cached_tokens, seen.expected_cached_tokens) == (200, 140, 160)
@@ -28,17 +38,38 @@ def test_counts_and_rates_are_those_of_the_records() -> None:
 def test_what_was_done_before_is_no_part_of_the_rate() -> None:
     state = RunState({"exam": 10})
     for _ in range(8):
-        state.found_done("exam", bytes(16), failed=False)
+        state.found_done(item(), False)
     assert state.snapshot(0).rate == 0
     assert state.snapshot(0).eta is None
 
 
-def test_a_row_that_stands_twice_in_its_source_isnt_counted_twice() -> None:
+def test_rows_that_went_meanwhile_arent_left_below_nothing() -> None:
     state = RunState({"exam": 2})
-    for _ in range(3):
-        state.found_done("exam", bytes(16), failed=False)
+    for number in range(3):
+        state.found_done(item(bytes([number]) * 16), False)
     assert state.snapshot(0).before == 2
     assert state.snapshot(0).left == 0
+
+
+def test_what_this_run_recorded_isnt_counted_once_more_when_its_row_is_passed() -> None:
+    """As of an item that waited, by its retry for instance, and was done before its row was reached."""
+    state = RunState({"exam": 10}, is_new=lambda identity: identity == bytes(16))
+    state.count([OUTPUT])
+    state.found_done(item(), False)
+    state.found_done(item(b"1" * 16), True)
+    seen = state.snapshot(0)
+    assert (seen.completed, seen.before, seen.failed_before, seen.left) == (1, 1, 1, 8)
+
+
+def test_a_source_that_is_read_from_its_beginning_is_counted_anew() -> None:
+    state = RunState({"exam": 10})
+    for source in ("s", "other"):
+        state.found_done(item(source=source), False)
+        state.found_done(item(b"1" * 16, source), True)
+    state.find_anew("s")
+    assert (state.snapshot(0).before, state.snapshot(0).failed_before) == (2, 1)
+    state.found_done(item(), False)
+    assert state.snapshot(0).before == 3
 
 
 def test_the_time_left_goes_by_tokens_since_classes_differ() -> None:
@@ -60,7 +91,7 @@ def test_failures_are_told_by_code_with_the_first_example() -> None:
 
 def test_a_retry_takes_back_the_failure_before_it() -> None:
     state = RunState({"exam": 3})
-    state.found_done("exam", bytes(16), failed=True)
+    state.found_done(item(), True)
     state.count([evolve(FAILED, identity=b"1" * 16)])
     assert (state.snapshot(0).failed, state.snapshot(0).failed_before) == (1, 1)
     state.count([evolve(OUTPUT, retry=1), evolve(FAILED, identity=b"1" * 16, retry=1)])
