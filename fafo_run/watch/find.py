@@ -13,11 +13,12 @@ from fafo_build.bake.store import (
     tokenizer_path,
 )
 from fafo_build.errors import DeclarationError
-from fafo_run.item import Failure, Record, Row
+from fafo_run.item import BrokenRow, Failure, Record, Row
 from fafo_run.prompt import PromptEncoder
 from fafo_run.run.store import RunReader
 from fafo_run.run.view import View
 from fafo_run.sources.view import open_source
+from fafo_run.watch.rows import RowNow, row_now
 from fafo_run.watch.show import Shown, shown
 
 _IDENTITY = re.compile(r"[0-9a-f]{8,32}")
@@ -60,7 +61,8 @@ def _matches(reader: RunReader, name: str) -> Iterator[Record]:
 
 def _shown(view: View, reader: RunReader, record: Record) -> Shown:
     row = _row(view, record)
-    is_current = view.owner(record.provenance) is not None and row is not None
+    is_same = row is not None and row_now(record, row) is RowNow.SAME
+    is_current = is_same and view.owner(record.provenance) is not None
     earlier = [before for before in reader.results.history(record.identity) if _is_before(before, record)]
     return shown(record, row, _encoder(view, record), current=is_current, earlier=earlier)
 
@@ -69,15 +71,18 @@ def _is_before(other: Record, record: Record) -> bool:
     return isinstance(other.outcome, Failure) and other != record
 
 
-def _row(view: View, record: Record) -> Row | None:
-    """Return the source's row with this key and content, as long as it stands there."""
+def _row(view: View, record: Record) -> Row | BrokenRow | None:
+    """Return the source's row with this key, the one with this content if there is one."""
     declared = view.project.sources.get(record.provenance.source)
     if declared is None:
         return None
+    found = None
     for row in open_source(declared, view.project.root).rows():
-        if isinstance(row, Row) and row.key == record.key and row.content_hash == record.content_hash:
-            return row
-    return None
+        if row.key == record.key:
+            found = row
+            if row_now(record, row) is RowNow.SAME:
+                break
+    return found
 
 
 def _encoder(view: View, record: Record) -> PromptEncoder | None:

@@ -11,8 +11,9 @@ from typing import Any
 from attrs import frozen
 
 from fafo_run.engines.repeat import Repeatability, repeatability
-from fafo_run.item import Failure, Output, Record, Row
+from fafo_run.item import BrokenRow, Failure, Output, Record, Row
 from fafo_run.prompt import PromptEncoder
+from fafo_run.watch.rows import RowNow, row_now
 from fafo_run.watch.words import counted, times
 
 _NO_ARTIFACT = "its artifact isn't in build/ any more, or is of an older format"
@@ -26,8 +27,8 @@ class Shown:
     """One item, ready to be printed."""
 
     record: Record
-    row: Row | None
-    """The source's row as it is now; None when it is gone, has changed since, or can't be read."""
+    row: Row | BrokenRow | None
+    """The source's row with its key as it is now, be it another than it was; None when there is none."""
     current: bool
     """False when the class, its sampling, its model or the row has changed since, or the row is gone."""
     prefix_text: str | None
@@ -38,9 +39,15 @@ class Shown:
     earlier: tuple[Record, ...] = ()
     """Its failures before that, the first one first."""
 
+    @property
+    def row_now(self) -> RowNow:
+        """What has become of its row."""
+        return row_now(self.record, self.row) if self.row is not None else RowNow.GONE
+
     def as_json(self) -> dict[str, Any]:
         """Return everything, ids included."""
         record, of = self.record, self.record.provenance
+        same = self.row if self.row_now is RowNow.SAME else None
         told: dict[str, Any] = {
             "identity": record.identity.hex(),
             "class": of.class_name,
@@ -48,7 +55,10 @@ class Shown:
             "key": record.key,
             "sample": record.sample,
             "current": self.current,
-            "row": dict(self.row.fields) if self.row else None,
+            "row": dict(same.fields) if isinstance(same, Row) else None,
+            "row_now": self.row_now.value,
+            "where": self.row.where if self.row else None,
+            "broken": same.message if isinstance(same, BrokenRow) else None,
             "prompt": {
                 "prefix": self.prefix_text,
                 "suffix": self.suffix_text,
@@ -91,7 +101,7 @@ class Shown:
 
 def shown(
     record: Record,
-    row: Row | None,
+    row: Row | BrokenRow | None,
     encoder: PromptEncoder | None,
     *,
     current: bool,
@@ -105,7 +115,7 @@ def shown(
     prompt = encoder.prompt_text(record.suffix) if encoder and record.prompt_tokens else (None, None)
     return Shown(
         record=record,
-        row=row if row is not None and row.content_hash == record.content_hash else None,
+        row=row,
         current=current,
         prefix_text=prompt[0],
         suffix_text=prompt[1],
@@ -161,9 +171,14 @@ def repeats(record: Record) -> Repeatability:
 
 
 def _row_lines(item: Shown) -> list[str]:
-    if item.row is None:
-        return ["  the source has no such row now"]
-    return [f"  {name}: {value}" for name, value in item.row.fields.items()] + [f"  ({item.row.where})"]
+    row = item.row
+    if row is None:
+        return ["  the source has no row with this key now"]
+    if item.row_now is RowNow.CHANGED:
+        return [f"  it has changed since ({row.where})"]
+    if isinstance(row, BrokenRow):
+        return [f"  it can't be used: {row.message}", f"  ({row.where})"]
+    return [f"  {name}: {value}" for name, value in row.fields.items()] + [f"  ({row.where})"]
 
 
 def _prompt_lines(item: Shown) -> list[str]:

@@ -19,7 +19,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_project(tmp_path_factory.mktemp("shown"), 2)
     with (folder / "facts.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps({"id": f"k{HOSTILE}", "text": HOSTILE}) + "\n")
-        file.write('{"id": 7, "text": null}\n')
+        file.write(f'{{"id": 7, "text": {2**64}}}\n')
         file.write('{"text": "no key"}\n')
     build(folder)
     fafo(folder, "run", "--quiet", check=3)
@@ -39,3 +39,47 @@ def test_a_row_cant_command_the_terminal(original: Path) -> None:
     assert f": {SHOWN}\n" in text.partition("here the prefix ends")[2], "the prompt"
     (told,) = fafo_json(original, "show", f"k{HOSTILE}")
     assert told["row"]["text"] == HOSTILE
+
+
+def broken(folder: Path) -> tuple[str, str]:
+    """Return the keys of the two rows that can't be used: its own, and one made of the row's bytes."""
+    items = [json.loads(line) for line in fafo(folder, "items").stdout.splitlines()]
+    (keyless,) = (item["key"] for item in items if item["key"].startswith("!"))
+    return "7", keyless
+
+
+def test_a_broken_row_that_is_still_there_is_current(original: Path) -> None:
+    own, keyless = broken(original)
+    (told,) = fafo_json(original, "show", keyless)
+    assert (told["current"], told["row_now"], told["row"]) == (True, "same", None)
+    assert told["where"] == "facts.jsonl:5"
+    assert told["broken"] == 'the key column "id" is missing'
+    text = fafo(original, "show", keyless).stdout
+    assert "superseded" not in text
+    assert f"  it can't be used: {told['broken']}\n  (facts.jsonl:5)\n" in text
+    (told,) = fafo_json(original, "show", own)
+    assert (told["current"], told["row_now"], told["where"]) == (True, "same", "facts.jsonl:4")
+    assert told["broken"] == "a whole number doesn't fit 64 bits"
+    assert "superseded" not in fafo(original, "show", own).stdout
+
+
+def mend(folder: Path) -> tuple[str, str]:
+    """Mend both rows that failed, and return the keys that they had."""
+    keys = broken(folder)
+    text = (folder / "facts.jsonl").read_text("utf-8")
+    text = text.replace(f'"text": {2**64}', '"text": "mended"').replace(
+        '{"text": "no key"}', '{"id": 8, "text": "k"}'
+    )
+    (folder / "facts.jsonl").write_text(text, "utf-8")
+    return keys
+
+
+def test_a_row_that_was_mended_is_said_to_have_changed(done: Path) -> None:
+    own, keyless = mend(done)
+    (told,) = fafo_json(done, "show", own)
+    assert (told["current"], told["row_now"], told["where"]) == (False, "changed", "facts.jsonl:4")
+    assert "  it has changed since (facts.jsonl:4)\n" in fafo(done, "show", own).stdout
+    (told,) = fafo_json(done, "show", keyless)
+    assert (told["current"], told["row_now"], told["where"]) == (False, "gone", None)
+    text = fafo(done, "show", keyless).stdout
+    assert "superseded" in text and "no row with this key now" in text
