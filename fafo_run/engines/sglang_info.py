@@ -12,7 +12,7 @@ import msgspec
 
 from fafo_build.project.declaration import FORMS
 from fafo_run.engines.base import Capabilities, Load
-from fafo_run.engines.sglang_json import Count, MalformedError, Name, Text, Whole, read
+from fafo_run.engines.sglang_json import LARGEST, Count, MalformedError, Name, Some, Text, Whole, read
 from fafo_run.item import Value
 
 WAITING = 128
@@ -21,6 +21,12 @@ served."""
 
 _RUNNING = 64
 """How many requests a server that doesn't tell is taken to compute at once."""
+
+_LEAST_INPUT = 3
+"""One token of a prompt and one of an output: see `_context`."""
+
+_MOST_RANKS = 4096
+"""Data-parallel ranks that one server can have: more than there are in any machine."""
 
 _Setting = Whole | Name | float | bool | None
 
@@ -51,7 +57,7 @@ class _Boot(msgspec.Struct):
 
 
 class _State(msgspec.Struct):
-    effective_max_running_requests_per_dp: int | None = None
+    effective_max_running_requests_per_dp: Some | None = None
 
 
 class _Server(msgspec.Struct):
@@ -59,14 +65,14 @@ class _Server(msgspec.Struct):
     model_path: Name
     skip_tokenizer_init: bool = False
     grammar_backend: str | None = None
-    page_size: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    page_size: Count | None = None
     disable_radix_cache: bool = False
-    max_req_input_len: int | None = None
-    max_running_requests: int | None = None
-    dp_size: int = 1
-    max_total_num_tokens: int | None = None
-    chunked_prefill_size: int | None = None
-    max_prefill_tokens: int | None = None
+    max_req_input_len: Annotated[int, msgspec.Meta(ge=_LEAST_INPUT, le=LARGEST)] | None = None
+    max_running_requests: Some | None = None
+    dp_size: Annotated[int, msgspec.Meta(ge=1, le=_MOST_RANKS)] = 1
+    max_total_num_tokens: Some | None = None
+    chunked_prefill_size: Whole | None = None
+    max_prefill_tokens: Whole | None = None
     internal_states: list[_State] = []
 
 
@@ -105,7 +111,6 @@ def capabilities(
         raise MalformedError(f"{model.model_path} is a model for embeddings, it generates nothing")
     settings = msgspec.structs.asdict(read(_settings, server_info))
     settings |= {name: getattr(model, name) for name in ("weight_version", "preferred_sampling_params")}
-    ranks = max(1, server.dp_size)
     running = _running(server)
     room = running + WAITING
     return Capabilities(
@@ -117,11 +122,11 @@ def capabilities(
         page_size=server.page_size or 1,
         prefix_cache=not server.disable_radix_cache,
         batch=1,
-        concurrency=room if max_running is None else max(1, min(max_running // ranks, room)),
+        concurrency=room if max_running is None else max(1, min(max_running // server.dp_size, room)),
         unable=_unable(server),
         settings={name: value for name, value in settings.items() if value is not None},
         server=url,
-        ranks=ranks,
+        ranks=server.dp_size,
         running=running,
         cache_tokens=server.max_total_num_tokens,
         batch_tokens=_batch(server),

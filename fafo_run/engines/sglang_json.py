@@ -19,6 +19,7 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 Whole = Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
+Some = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
 Word = Annotated[str, msgspec.Meta(pattern=r"\A[!-~]{1,64}\Z")]
 """A name of the protocol's own: `stop`."""
 Name = Annotated[str, msgspec.Meta(pattern=r"\A[^\x00-\x1f\x7f-\x9f]{0,4096}\Z")]

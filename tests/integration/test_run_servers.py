@@ -205,6 +205,13 @@ def test_a_server_that_hangs_at_the_start_is_told_and_done_without(
     assert ended.recorded.complete and len(ended.recorded.outputs) == 10
 
 
+def test_a_server_that_says_nonsense_of_itself_ends_the_start(tmp_path: Path) -> None:
+    with serving() as one:
+        one.server_info["internal_states"] = [{"effective_max_running_requests_per_dp": -128}]
+        said = fafo(use_all(write_project(tmp_path, 10), [one]), "run", check=1).stderr
+    assert one.url in said and "effective_max_running_requests_per_dp" in said
+
+
 def test_status_says_that_servers_are_waited_for_at_the_start(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as hangs:
         url = f"http://127.0.0.1:{hangs.getsockname()[1]}"

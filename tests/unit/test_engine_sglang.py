@@ -373,6 +373,38 @@ def test_what_no_server_can_say_of_itself(server: dict[str, Any], model: dict[st
         capabilities(*bodies, url="http://h", vocab_size=1000, context_length=512, max_running=4)
 
 
+PER_RANK = "effective_max_running_requests_per_dp"
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        *(("page_size", wrong) for wrong in (-1, 10**30)),
+        *(("max_req_input_len", wrong) for wrong in (-5, 0, 2, 10**30)),
+        *(("max_running_requests", wrong) for wrong in (-500, 0, 10**30)),
+        *(("dp_size", wrong) for wrong in (-1, 0, 10**9)),
+        *(("max_total_num_tokens", wrong) for wrong in (-1, 0, 10**30)),
+        ("chunked_prefill_size", 10**30),
+        ("max_prefill_tokens", 10**30),
+        *(("internal_states", [{PER_RANK: 8}, {PER_RANK: wrong}]) for wrong in (-128, 0, 10**30)),
+    ],
+)
+def test_a_server_that_says_nonsense_of_itself_is_not_asked(name: str, wrong: object) -> None:
+    async def main() -> None:
+        async with FakeSglang() as server:
+            it = await started(server)
+            sound = dict(server.server_info)
+            server.server_info[name] = wrong
+            for begin in (engine(server.url).start, it.look):
+                with pytest.raises(EngineError) as caught:
+                    await begin()
+                assert server.url in str(caught.value) and name in str(caught.value)
+            server.server_info = sound
+            await it.look()
+
+    run(main())
+
+
 @pytest.mark.parametrize("number", [-1, 2**63, "3", None])
 def test_a_load_that_can_be_none(number: Any) -> None:
     assert loads(b'{"loads": [{"num_running_reqs": 3, "num_waiting_reqs": 0}, {}]}') == (
