@@ -9,6 +9,7 @@ import click
 
 from fafo_build.cli.options import json_option, print_json, project_of, tell
 from fafo_run.cli.options import failure_options, run_folder, run_option, view_of, which_of
+from fafo_run.watch.rows import RowNow
 from fafo_run.watch.words import times
 
 if TYPE_CHECKING:
@@ -52,20 +53,41 @@ def _text(found: Failures) -> Iterator[str]:
         yield f"  {group.code} · {group.class_name}: {_counted(group)}"
         for example in group.examples:
             yield f"    {_example(example)}"
+    if found.superseded:
+        yield "  `fafo store compact --superseded` drops what isn't declared any more"
+    if found.gone:
+        yield (
+            "  `fafo store compact --failed` drops failures of rows that are gone or have changed, and all "
+            "others: the next run does the items of those again"
+        )
 
 
 def _counted(group: Group) -> str:
     parts = [f"{group.count} failed"]
     parts += [f"{group.waiting} of them wait for a retry"] if group.waiting else []
     parts += [f"{group.superseded} of them superseded: not declared any more"] if group.superseded else []
+    gone = f"{group.gone} of them superseded: the row is gone or has changed"
+    parts += [gone] if group.gone else []
     return ", ".join(parts)
+
+
+def _row(example: Example) -> str:
+    match example.row:
+        case None:
+            return "its source can't be read now"
+        case RowNow.SAME:
+            return str(example.where)
+        case RowNow.CHANGED:
+            return f"the row has changed since: {example.where}"
+        case RowNow.GONE:
+            return "the source has no row with this key now"
 
 
 def _example(example: Example) -> str:
     record = example.failed.record
     message = example.failed.failure.message
-    where = " (the source has no such row now)" if example.where is None else f" ({example.where})"
-    if example.where is not None and message.startswith(f"{example.where}: "):
+    where = f" ({_row(example)})"
+    if example.row is RowNow.SAME and message.startswith(f"{example.where}: "):
         where = ""  # The message says it.
     tries = f", {record.attempt} attempts" if record.attempt > 1 else ""
     tries += f", put back {times(example.retries)}" if example.retries else ""

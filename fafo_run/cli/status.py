@@ -40,6 +40,8 @@ def _text(found: Status) -> str:
     for name, count in found.by_class.items():
         failed = f" · {count.failed} failed" if count.failed else ""
         lines.append(f"  {name}: {count.completed} done{failed}")
+    if found.failed:
+        lines.append("  `fafo failures` says why, and how many are of rows that have changed or gone since")
     ends = [f"{count} by {name}" for name, count in by_count(found.finish_reasons)]
     ends += [f"{found.empty} of them empty"] if found.empty else []
     lines += [f"  ended: {', '.join(ends)}"] if ends else []

@@ -150,13 +150,13 @@ def test_a_row_that_made_no_prompt_is_made_anew_and_a_mended_one_is_new_work(pro
     told = fafo_json(project, "run", check=3)
     assert (told["completed"], told["failed"]) == (1, 1)
     found = fafo_json(project, "failures")["groups"][0]["examples"]
-    assert {(each["key"], each["retry"], each["where"]) for each in found} == {
-        ("x", 1, "facts.jsonl:7"),
-        ("y", 0, None),
+    assert {(each["key"], each["retry"], each["row"], each["where"]) for each in found} == {
+        ("x", 1, "same", "facts.jsonl:7"),
+        ("y", 0, "changed", "facts.jsonl:8"),
     }
     said = fafo(project, "failures").stdout
     assert "x, put back once: facts.jsonl:7: " in said, "the place stands once"
-    assert "y (the source has no such row now): facts.jsonl:8: " in said
+    assert "y (the row has changed since: facts.jsonl:8): facts.jsonl:8: " in said
 
 
 def test_filters_choose_and_what_isnt_declared_any_more_stays(project: Path) -> None:

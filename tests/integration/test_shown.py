@@ -83,3 +83,35 @@ def test_a_row_that_was_mended_is_said_to_have_changed(done: Path) -> None:
     assert (told["current"], told["row_now"], told["where"]) == (False, "gone", None)
     text = fafo(done, "show", keyless).stdout
     assert "superseded" in text and "no row with this key now" in text
+
+
+def test_failures_of_mended_rows_are_superseded_until_a_compaction_drops_them(done: Path) -> None:
+    (group,) = fafo_json(done, "failures")["groups"]
+    assert (group["count"], group["gone"]) == (2, 0)
+    assert "superseded" not in fafo(done, "failures").stdout
+    own, keyless = mend(done)
+    fafo(done, "run", "--quiet")
+    told = fafo_json(done, "failures", "--limit", "1")
+    assert (told["count"], told["gone"], told["superseded"]) == (2, 2, 0), "not only examples are looked for"
+    (group,) = fafo_json(done, "failures")["groups"]
+    assert {(each["key"], each["row"], each["where"]) for each in group["examples"]} == {
+        (own, "changed", "facts.jsonl:4"),
+        (keyless, "gone", None),
+    }
+    text = fafo(done, "failures").stdout
+    assert "2 failed, 2 of them superseded: the row is gone or has changed" in text
+    assert "7 (the row has changed since: facts.jsonl:4): " in text
+    assert "`fafo store compact --failed`" in text
+    assert "`fafo failures` says why" in fafo(done, "status").stdout
+    fafo(done, "store", "compact", "--failed")
+    assert fafo_json(done, "failures")["count"] == 0
+    assert fafo_json(done, "status")["failed"] == 0
+    assert "`fafo failures`" not in fafo(done, "status").stdout
+
+
+def test_failures_of_a_source_that_cant_be_read_are_not_called_superseded(done: Path) -> None:
+    (done / "facts.jsonl").unlink()
+    told = fafo_json(done, "failures")
+    assert (told["count"], told["gone"]) == (2, 0)
+    assert {each["row"] for each in told["groups"][0]["examples"]} == {None}
+    assert "(its source can't be read now)" in fafo(done, "failures").stdout
