@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import click
 
 from fafo_build.cli.options import print_data, project_of
@@ -19,13 +22,16 @@ def items(
     import msgspec
 
     from fafo_run.item import BrokenRow
-    from fafo_run.run.view import items as view_items
+    from fafo_run.run.totals import count as totals_of
+    from fafo_run.run.totals import distinct
 
-    found = view_items(fitting_view(project_of(context), classes=classes, sources=sources, limit=limit))
+    view = fitting_view(project_of(context), classes=classes, sources=sources, limit=limit)
+    with tempfile.TemporaryDirectory(prefix="fafo-items") as workdir:
+        totals = totals_of(view, Path(workdir))
     if count:
-        print_data(sum(1 for _ in found))
+        print_data(sum(totals.by_class.values()))
         return
-    for item in found:
+    for item in distinct(view, totals):
         row = item.row
         told = {
             "identity": item.identity.hex(),

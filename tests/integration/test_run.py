@@ -151,11 +151,16 @@ def test_an_equal_row_counts_once_and_a_contradiction_names_both_rows(project: P
     done = fafo(project, "run", "--json")
     assert json.loads(done.stdout)["total"] == 12
     assert len(exported(project)) == 12
+    assert fafo(project, "items", "--count").stdout == "12\n"
+    shown = [json.loads(line)["identity"] for line in fafo(project, "items").stdout.splitlines()]
+    assert len(shown) == len(set(shown)) == 12
     write_rows(project, [*rows, {**rows[2], "text": "something else"}])
-    refused = fafo(project, "run", check=1)
-    assert 'two rows have the key "2"' in refused.stderr
-    assert "facts.jsonl:3" in refused.stderr
-    assert "facts.jsonl:13" in refused.stderr
+    for arguments in (["run"], ["items"], ["items", "--count"]):
+        refused = fafo(project, *arguments, check=1)
+        assert not refused.stdout
+        assert 'two rows have the key "2"' in refused.stderr
+        assert "facts.jsonl:3" in refused.stderr
+        assert "facts.jsonl:13" in refused.stderr
 
 
 @pytest.mark.parametrize("interrupts", [1, 2])
