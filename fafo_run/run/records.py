@@ -82,11 +82,10 @@ class Lost:
 def exhausted(claim: Claim, shared: Provenance, history: Sequence[Lost], attempts: int) -> Record:
     """Return the record of an item that so many attempts brought no output for; outages aren't among them.
 
-    `history` has them, the last one last, but for those of earlier runs.
+    `history` has them, the last one last, but for those of earlier runs: how these ended isn't known.
     """
-    codes = {lost.code for lost in history}
-    code = codes.pop() if len(codes) == 1 else FailureCode.ATTEMPTS_EXHAUSTED
-    earlier = attempts - len(history)
+    codes, earlier = {lost.code for lost in history}, attempts - len(history)
+    code = codes.pop() if len(codes) == 1 and earlier <= 0 else FailureCode.ATTEMPTS_EXHAUSTED
     before = f"{earlier} in an earlier run; " if earlier > 0 else ""
     what = "valid answer" if code is FailureCode.ANSWER_INVALID else "answer"
     message = f"no {what} after {attempts} attempts: {before}{_told([lost.reason for lost in history])}"

@@ -17,7 +17,8 @@ SILENT, BAD = Lost("nobody is there"), Lost("token 9 of 8", INVALID)
     [
         ([BAD, BAD], INVALID, "no valid answer after 2 attempts: token 9 of 8 (2 times)"),
         ([SILENT, BAD], NONE, "no answer after 2 attempts: nobody is there, then token 9 of 8"),
-        ([BAD], INVALID, "no valid answer after 2 attempts: 1 in an earlier run; token 9 of 8"),
+        # Nobody knows any more how that of the earlier run ended.
+        ([BAD], NONE, "no answer after 2 attempts: 1 in an earlier run; token 9 of 8"),
     ],
 )  # fmt: skip
 def test_what_an_item_fails_as_whose_attempts_are_used_up(
