@@ -194,6 +194,13 @@ DAMAGES: dict[str, Damage] = {
         {Why.ODD_MARKER},
         mended=False,
     ),
+    "an odd marker of a result": Damage(
+        lambda path: spoil(
+            results_segment(path), entry_of(results_segment(path), Kind.OUTPUT).offset + 4, b"\1\2\3\4"
+        ),
+        {Why.ODD_MARKER},
+        mended=False,
+    ),
     "odd padding": Damage(odd_padding, {Why.ODD_PADDING, Why.CHANGED}, mended=False),
     "a killed run": Damage(killed, {Why.UNCLEAN, Why.INTERRUPTED, Why.UNSEALED}),
     "a lost end": Damage(

@@ -8,6 +8,7 @@ import click
 
 from fafo_build.cli.options import project_of, quiet_option, say
 from fafo_run.cli.options import filter_options, run_folder, run_option, view_of
+from fafo_run.watch.words import counted
 
 
 @click.command(short_help="Write the results to a file, one row per item.")
@@ -35,11 +36,13 @@ def export(
     view = view_of(project, classes=classes, sources=sources, limit=limit)
     with RunReader.open(run_folder(project, run_name)) as reader:
         done = write(view, reader, out, failures=failures)
-    parts = (
-        [f"{done.written} rows", f"{done.waiting} items have no result yet"]
-        if done.waiting
-        else [f"{done.written} rows"]
-    )
+    parts = [counted(done.written, "row")]
+    if done.waiting:
+        parts.append(
+            f"{counted(done.waiting, 'item')} {'has' if done.waiting == 1 else 'have'} no result yet"
+        )
     if done.failed and not failures:
         parts.append(f"{done.failed} failed, left out (--failures)")
     say(f"  {out}: {' · '.join(parts)}", quiet=quiet)
+    if done.damaged:
+        say("  results are damaged: `fafo store check` says what helps", quiet=quiet)

@@ -152,6 +152,5 @@ def _report(found: Checked) -> str:
     lines = [f"  {'sound' if found.sound else 'damaged'}    {' · '.join(parts)}"]
     lines += [f"  {of.why.level.value}: {of.where}: {of.found}" for of in found.findings]
     lines += [f"  quarantine/{of.name} ({counted(of.size, 'byte')}): {of.reason}" for of in found.quarantine]
-    if found.repairs and not found.running:
-        lines.append("  `fafo store repair` does what can be done, and so does the next `fafo run`")
+    lines += [f"  cure: {line}" for line in found.cures]
     return "\n".join(lines)

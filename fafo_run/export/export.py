@@ -24,6 +24,8 @@ class Exported:
     """Items with a failure record, written or not."""
     waiting: int
     """Items without an outcome."""
+    damaged: bool
+    """Whether outcomes are there that can't be read any more."""
 
 
 def export(view: View, reader: RunReader, out: Path, *, failures: bool) -> Exported:
@@ -51,4 +53,4 @@ def export(view: View, reader: RunReader, out: Path, *, failures: bool) -> Expor
             if is_output or failures:
                 writer.write(exported(item, record, encoders[item.of.name]))
                 written += 1
-    return Exported(written, failed, waiting)
+    return Exported(written, failed, waiting, reader.results.damaged)

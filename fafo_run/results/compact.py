@@ -114,7 +114,7 @@ def _plan(segment: ResultsSegment, find: Find, unwanted: Unwanted) -> Iterator[C
         seen = scan(segment.file, segment.header)
         if seen.seal is None:
             return
-        mended = bool(seen.damage or seen.odd_padding)
+        mended = bool(seen.damage or seen.odd_padding or seen.odd_markers)
     batch: list[Entry] = []
 
     def judge() -> None:

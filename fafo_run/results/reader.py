@@ -36,6 +36,8 @@ class ResultsReader:
         self._files = ResultsFiles(directory.disk, directory.results)
         self._state = threading.RLock()
         self._indexed: dict[bytes, Merged] = {}
+        self.damaged = False
+        """Whether a record was met that can't be read, though it was there once."""
         self._catalog = self._load()
 
     def _load(self) -> Catalog:
@@ -242,6 +244,7 @@ class ResultsReader:
             again = self._place(identity)
             with self._state:
                 record = self._files.read(identity, again) if again is not None else None
+            self.damaged = self.damaged or record is None
         return record
 
     def _follow(self, sequence: int, uuid: bytes) -> bool:

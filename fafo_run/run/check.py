@@ -24,6 +24,11 @@ from fafo_run.results.reader import ResultsReader
 from fafo_run.run.check_derived import derived
 from fafo_run.run.check_entries import Entries
 
+_IN_PLACE = frozenset({Why.GAP, Why.ODD_MARKER, Why.ODD_PADDING, Why.CHANGED})
+"""What recovery leaves where it is: damage within a segment, whose other entries count."""
+_READ_CLOSELY = frozenset({Why.GAP, Why.HINT_WRONG, Why.INDEX_ELSEWHERE})
+"""What a run doesn't see in results: it doesn't read again what is sealed."""
+
 
 @frozen
 class Checked:
@@ -50,6 +55,34 @@ class Checked:
     def sound(self) -> bool:
         """False when there is damage: bytes that aren't as they were written, or that are gone."""
         return not any(found.why.level is Level.DAMAGE for found in self.findings)
+
+    @property
+    def cures(self) -> tuple[str, ...]:
+        """What helps, a line for people each, in the order in which to do it; empty when nothing does."""
+        return tuple(self._cures())
+
+    def _cures(self) -> Iterator[str]:
+        problems = [
+            (of.where, one) for of in self.findings if isinstance(of, Refuse) for one in of.error.problems
+        ]
+        if problems:
+            # Nothing else opens the store before that.
+            yield from (f"{where}: {one.cure}" for where, one in problems if one.cure)
+            return
+        if self.repairs and not self.running:
+            of_results = (found for found in self.repairs if found.path.parent.name != "queue")
+            unseen = any(found.why in _READ_CLOSELY for found in of_results)
+            also = "" if unseen else ", and so does the next `fafo run`"
+            yield f"`fafo store repair` mends what recovery can{also}"
+        in_place = {found.path.parent.name for found in self.findings if found.why in _IN_PLACE}
+        if "results" in in_place:
+            when = "once the run has ended, " if self.running else ""
+            yield (
+                f"{when}`fafo store compact --damaged` writes the results anew without their damage, "
+                "and `fafo run` then does again what is gone"
+            )
+        if "queue" in in_place:
+            yield "`fafo run` does what waits in queue/, and the damage there goes with its segment"
 
     def as_json(self) -> dict[str, Any]:
         """Return it with stable keys."""

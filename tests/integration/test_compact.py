@@ -64,7 +64,10 @@ def test_damage_ends_when_it_was_kept_and_its_items_are_done_again(tmp_path: Pat
         data += b"junk" * 4
     segment.write_bytes(data)
 
-    fafo(folder, "store", "check", check=6)
+    assert "cure: `fafo store compact --damaged`" in fafo(folder, "store", "check", check=6).stdout
+    if how == "a flipped byte":
+        told = fafo(folder, "export", str(tmp_path / "out.jsonl")).stderr
+        assert "11 rows · 1 item has no result yet\n" in told and "`fafo store check` says what helps" in told
     planned = fafo_json(folder, "store", "compact", "--damaged", "--dry-run")
     assert (planned["mended"], planned["rewritten"], planned["damaged"]) == (1, 1, [])
     fafo(folder, "store", "check", check=6)
@@ -77,4 +80,5 @@ def test_damage_ends_when_it_was_kept_and_its_items_are_done_again(tmp_path: Pat
     fafo(folder, "run", "--quiet")
     assert fafo_json(folder, "verify")["verdict"] == "ok"
     assert sorted(exported(folder), key=str) == sorted(rows, key=str)
+    assert "damaged" not in fafo(folder, "export", str(tmp_path / "out.jsonl")).stderr
     assert fafo_json(folder, "store", "compact", "--damaged")["mended"] == 0

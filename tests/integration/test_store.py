@@ -40,7 +40,9 @@ def test_damage_is_said_repaired_and_said(folder: Path) -> None:
     assert planned["dry_run"] and planned["actions"] == told["findings"]
     text = fafo(folder, "store", "repair", "--dry-run").stdout
     assert text.count("; would be ") == len(planned["actions"])
-    assert "`fafo store repair` does what can be done" in fafo(folder, "store", "check", check=6).stdout
+    cures = [line for line in fafo(folder, "store", "check", check=6).stdout.splitlines() if "cure: " in line]
+    assert ["`fafo store repair`" in line for line in cures] == [True, False], cures
+    assert "`fafo store compact --damaged`" in cures[1]
     assert tree(run) == before
 
     done = fafo(folder, "store", "repair")
@@ -48,6 +50,7 @@ def test_damage_is_said_repaired_and_said(folder: Path) -> None:
         assert done.stderr.count(f"{action['file']}: {action['found']}\n") == 1
     assert "damaged" in done.stdout and "2 in quarantine/" in done.stdout
     assert "`fafo store repair`" not in done.stdout, "it has nothing left to do"
+    assert "cure: `fafo store compact --damaged`" in done.stdout
     again = fafo_json(folder, "store", "check", check=6)
     assert [of["why"] for of in again["findings"]] == ["gap"]
     assert [of["file"].split("-")[0] for of in again["quarantine"]] == ["queue", "results"]

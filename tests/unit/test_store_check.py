@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from fafo_run.run.repair import plan, repair
 from fafo_run.run.store import RunReader, RunStore, reindex
 from fafo_run.run.submit import appending
 from tests.damaged_stores import DAMAGES, entry_of, make, spoil, tree
+from tests.disk.life import make_record
 from tests.helpers import REPO
 from tests.log_nouns import item, look, name_of
 
@@ -76,6 +78,64 @@ def test_repair_does_what_its_dry_run_says_and_nothing_the_second_time(path, nam
     assert {name: data for name, data in again.items() if not volatile(name)} == {
         name: data for name, data in after.items() if not volatile(name)
     }
+
+
+INCURABLE = {Why.STRAY, Why.RENUMBERED, Why.DOUBLED, Why.UNDECODABLE}
+"""What is only said: it does no harm, or nobody can know what was meant."""
+
+
+def drain(path: Path) -> None:
+    """Do what a run does: record all that waits."""
+    store = RunStore.open(path, Run())
+    while claims := store.queue.claim(10):
+        store.results.append([make_record(claim) for claim in claims])
+        store.queue.retire(claims)
+    store.close(clean=True)
+
+
+CURES = {
+    "fafo store repair": lambda path: repair(path, Run(), nothing),
+    "fafo store compact --damaged": lambda path: compact(
+        path, Run(), None, failed=False, damaged=True, dry_run=False
+    ),
+    "fafo run": drain,
+}
+
+
+@pytest.mark.parametrize("name", [name for name in DAMAGES if name not in REFUSED])
+def test_the_cures_that_check_names_work(path, name):
+    DAMAGES[name].do(path)
+    found = check(path)
+    assert bool(found.cures) is bool({of.why for of in found.findings} - INCURABLE - {Why.UNCLEAN})
+    for line in found.cures:
+        for command in re.findall("`([^`]+)`", line)[: 2 if "then" in line else 1]:
+            CURES[command](path)
+    left = check(path)
+    assert {of.why for of in left.findings} <= INCURABLE and left.cures == ()
+
+
+@pytest.mark.parametrize("name", [name for name in DAMAGES if name not in REFUSED])
+def test_a_run_mends_what_check_says_it_does(path, name):
+    DAMAGES[name].do(path)
+    before = {of.why for of in check(path).findings}
+    told = any("the next `fafo run`" in line for line in check(path).cures)
+    drain(path)
+    assert not told or {of.why for of in check(path).findings} <= INCURABLE, before
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_the_cure_of_what_only_a_person_can_mend_is_named(path, name):
+    DAMAGES[name].do(path)
+    (line,) = check(path).cures
+    assert line.startswith("results/") and ": " in line
+
+
+def test_beside_a_run_the_cure_waits_for_its_end(path, run):
+    (file,) = [file for file in growing(path) if file.parent.name == "results"]
+    entry = entry_of(file, Kind.OUTPUT, 1)
+    spoil(file, entry.offset, bytes(entry.end - entry.offset))
+    (line,) = check(path).cures
+    assert line.startswith("once the run has ended, `fafo store compact --damaged`")
 
 
 def damage_levels(name: str) -> set[Level]:
