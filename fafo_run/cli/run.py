@@ -70,6 +70,8 @@ def run(
         print_json(outcome.as_json())
     elif not log_json:
         _print(outcome, quiet=quiet)
+    if outcome.error is not None:
+        raise outcome.error
     context.exit(outcome.exit_code)
 
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from attrs import frozen
 
-from fafo_build.errors import ExitCode
+from fafo_build.errors import ExitCode, StoppedError
 from fafo_run.engines.base import Capabilities, WarmUp
 from fafo_run.run.state import Snapshot
 from fafo_run.run.totals import Totals
@@ -58,17 +58,23 @@ class Outcome:
     service: bool = False
     beside_fake: bool = False
     """Whether outcomes of the fake engine count here as done, and this run had another engine."""
+    error: StoppedError | None = None
+    """Why `run.stop_when` ended it before it was done; None when it didn't."""
 
     @property
     def status(self) -> str:
-        """`finished`, `interrupted`, or `stopped` for a service that ended as it should."""
+        """`finished`, `interrupted`, `failed` with `error`, or `stopped`, of a service that ended well."""
+        if self.error is not None:
+            return "failed"
         if not self.interrupted:
             return "finished"
         return "stopped" if self.service and not self.cut else "interrupted"
 
     @property
     def exit_code(self) -> ExitCode:
-        """0, 3 or 130; of a service 0 or 130: it has no end of its own at which to count."""
+        """0, 3 or 130; of a service 0 or 130: it has no end of its own at which to count. With `error` 1."""
+        if self.error is not None:
+            return self.error.exit_code
         if self.status == "interrupted":
             return ExitCode.INTERRUPTED
         failed = self.snapshot.failed + self.snapshot.failed_before

@@ -165,6 +165,11 @@ class RunState:
                 for feed in [feed for feed in found if feed[1] == source]:
                     del found[feed]
 
+    def find_as(self, other: RunState) -> None:
+        """Take over what another one was told of as found."""
+        with self._lock:
+            self._before, self._failed_before = other._before, other._failed_before
+
     def wait_for(self, who: str, what: str) -> None:
         """Note what somebody waits for; nothing when `what` is empty."""
         with self._lock:

@@ -14,15 +14,23 @@ from fafo_run.run.state import Snapshot
 LEAST = 500
 """Outcomes of this run before there is a judgement: of fewer, a share says little."""
 
+_NEW_WORK = "what changes is new work"
 _CURES: Mapping[FailureCode, str] = {
-    FailureCode.ROW_INVALID: "mend the prompt, or the rows",
-    FailureCode.TOO_LONG: "shorten the prompt or the rows, or lower max_new_tokens",
+    FailureCode.ROW_INVALID: f"mend the prompt, or the rows: {_NEW_WORK}",
+    FailureCode.TOO_LONG: f"shorten the prompt or the rows, or lower max_new_tokens: {_NEW_WORK}",
     FailureCode.TOKEN_OUT_OF_VOCABULARY: "let the engine serve the model that [model] names",
     FailureCode.PROMPT_NOT_CANONICAL: "report an item as `fafo show` prints it",
     FailureCode.ANSWER_INVALID: "mend the server that answers so, or let it serve what [model] names",
-    FailureCode.REJECTED: "mend what the engine complains of, mostly a sampling parameter",
+    FailureCode.REJECTED: f"mend the engine, or the sampling parameter that it refuses: {_NEW_WORK}",
     FailureCode.ATTEMPTS_EXHAUSTED: "mend what the engine's own log complains of",
 }
+_MENDED_AT_THE_ENGINE = {
+    FailureCode.TOKEN_OUT_OF_VOCABULARY,
+    FailureCode.ANSWER_INVALID,
+    FailureCode.REJECTED,
+    FailureCode.ATTEMPTS_EXHAUSTED,
+}
+"""Of these the item stays the same when its cause is mended, and a retry is what it takes."""
 _EMPTY = "look at some with `fafo show`, and mend the end of the prompt, the stop texts or the model"
 _GO_ON = "what waits stays, and the same command goes on"
 
@@ -40,10 +48,10 @@ class Stop:
             self._found = next(self._problems(snapshot), None)
         return self._found is not None
 
-    def end(self) -> None:
-        """Raise `StoppedError` when the run had to end."""
-        if self._found is not None:
-            raise StoppedError(self._found)
+    @property
+    def error(self) -> StoppedError | None:
+        """Why the run had to end; None when it hadn't."""
+        return None if self._found is None else StoppedError(self._found)
 
     def _problems(self, snapshot: Snapshot) -> Iterator[Problem]:
         outcomes = snapshot.completed + snapshot.failed
@@ -54,7 +62,7 @@ class Stop:
                 f"{self._rule.failed:g} of them; mostly {code} ({most.count}), such as {most.example}",
                 file="fafo.toml",
                 field="run.stop_when.failed",
-                cure=f"{_CURES[FailureCode(code)]}; {_GO_ON}; what failed: `fafo retry --code {code}`",
+                cure=_cure(FailureCode(code)),
             )
         if self._rule.empty is not None and snapshot.empty > self._rule.empty * outcomes:
             yield Problem(
@@ -64,3 +72,8 @@ class Stop:
                 field="run.stop_when.empty",
                 cure=f"{_EMPTY}; {_GO_ON}",
             )
+
+
+def _cure(code: FailureCode) -> str:
+    again = f"; `fafo retry --code {code}` puts back what failed" if code in _MENDED_AT_THE_ENGINE else ""
+    return f"{_CURES[code]}{again}; {_GO_ON}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from attrs import define, field
 
-from fafo_build.errors import StoreError
+from fafo_build.errors import StoppedError, StoreError
 from fafo_build.project import declaration
 from fafo_run.engines.base import Engine, WarmUp
 from fafo_run.engines.launch_run import launched
@@ -51,11 +51,12 @@ class Supervisor:
     """Items per class, as soon as they are counted."""
 
     def run(self) -> Outcome:
-        """Run until every item of the plan has an outcome, or until interrupted by SIGINT or SIGTERM.
+        """Run until every item of the plan has an outcome, until interrupted by SIGINT or SIGTERM, or until
+        `run.stop_when` ends it.
 
         Raises `StoreError` when the store can't be used or a disk refuses, `EngineError` when the engine
-        can't start or is gone for good, `SourceError` when a source can't be read, `StoppedError` when
-        `run.stop_when` ends it. What was acknowledged until then is safe.
+        can't start or is gone for good, `SourceError` when a source can't be read. What was acknowledged
+        until then is safe.
         """
         cycles.search_rarely()
         with signals.terminating():
@@ -100,8 +101,10 @@ class Supervisor:
         store.queue.select(Selection(self._wanted(), self._limited() or current))
         if others := waiting - store.queue.depth():
             self.listener.notice(f"{others} more wait in the queue, and aren't asked for; they wait on")
-        done = None if totals is None else self._finished(store, totals)
-        return done or asyncio.run(self._with_servers(store, totals, progress))
+        done = None if totals is None else self._all_done(store, totals)
+        if done is not None:
+            return self._outcome(done.snapshot(0), interrupted=False)
+        return asyncio.run(self._with_servers(store, totals, progress))
 
     def _look_over(self, queue: Queue) -> tuple[Totals | None, set[bytes]]:
         """Read each source once. Return what they hold, and what of this run waits and no row stands for now.
@@ -116,17 +119,17 @@ class Supervisor:
         # A copy: a set that is emptied keeps its memory.
         return totals, set(unseen)
 
-    def _finished(self, store: RunStore, totals: Totals) -> Outcome | None:
-        """Return the outcome of a run that has nothing to do, and so needs no engine; None if it has."""
+    def _all_done(self, store: RunStore, totals: Totals) -> RunState | None:
+        """Return what earlier runs finished, if nothing is left to do; None if something is."""
         if store.queue.depth() or store.done(self._view) < sum(totals.by_class.values()):
             return None
-        state = RunState(totals.by_class)
+        state = RunState(totals.by_class, is_new=store.results.is_new)
         for item in distinct(self._view, totals):
             if item.identity not in store.results:
                 return None
             failed = not store.results.has_output(item.identity)
             state.found_done(item, failed)
-        return self._outcome(state.snapshot(store.queue.depth()), interrupted=False)
+        return state
 
     async def _with_servers(self, store: RunStore, totals: Totals | None, progress: Progress) -> Outcome:
         project = self._view.project
@@ -179,9 +182,16 @@ class Supervisor:
         work = asyncio.create_task(roles.run(tick))
         with signals.calling(self._interrupter(roles, state, work)):
             await asyncio.wait({work})
+        error = None
         if not work.cancelled():
             work.result()
-            stop.end()
+            error = stop.error
+        if error is not None and totals is not None:
+            # Maybe the last outcomes were one failure too many, and there was nothing left to end.
+            whole = self._all_done(store, totals)
+            if whole is not None:
+                error = None
+                state.find_as(whole)
         return self._outcome(
             state.snapshot(store.queue.depth()),
             interrupted=bool(self._interrupts),
@@ -189,6 +199,7 @@ class Supervisor:
             roles=roles,
             warm_ups=pool.warm_ups,
             beside_fake=started.beside_fake,
+            error=error,
         )
 
     def _interrupter(self, roles: Roles, state: RunState, work: asyncio.Task[None]) -> Callable[[int], None]:
@@ -223,6 +234,7 @@ class Supervisor:
         roles: Roles | None = None,
         warm_ups: tuple[WarmUp, ...] = (),
         beside_fake: bool = False,
+        error: StoppedError | None = None,
     ) -> Outcome:
         return Outcome(
             snapshot,
@@ -232,6 +244,7 @@ class Supervisor:
             warm_ups=warm_ups,
             service=self.service,
             beside_fake=beside_fake,
+            error=error,
         )
 
     @property

@@ -120,11 +120,17 @@ def test_a_run_of_which_most_fails_ends_early_and_goes_on_when_it_is_mended(tmp_
     text = CLASS.replace("{{ item.text }}", "{{ item.text }}{% if item.id > 9 %}{{ item.txet }}{% endif %}")
     limited = MAIN + "[run]\nstop_when = { failed = 0.05 }\n"
     folder = built(write_project(tmp_path, rows, main=limited, classes={"ask": text}))
+    told = json.loads(fafo(folder, "run", "--run", "other", "--json", check=1).stdout)
+    assert told["status"] == "failed"
+    assert told["failed"] >= 500 and told["left"] > 0
+    assert told["left"] == rows - told["completed"] - told["failed"]
     said = fafo(folder, "run", check=1).stderr
     (line,) = (line for line in said.splitlines() if line.startswith("fafo.toml:"))
     assert line.startswith("fafo.toml:18:24: run.stop_when.failed: ")
     assert "mostly row_invalid (" in line
-    assert "`fafo retry --code row_invalid`" in said
+    assert "retry" not in said, "what is mended is new work"
+    (summary,) = (line for line in said.splitlines() if line.startswith("  0 done") or " done · " in line)
+    assert " failed" in summary and " left" in summary
     status = fafo_json(folder, "status")
     assert status["status"] == "failed"
     assert 500 <= status["failed"] < rows - 10
@@ -132,6 +138,22 @@ def test_a_run_of_which_most_fails_ends_early_and_goes_on_when_it_is_mended(tmp_
     built(folder)
     assert fafo_json(folder, "run")["completed"] == rows
     assert fafo_json(folder, "verify", check=None)["completeness"]["lost"] == 0
+
+
+def test_a_run_that_is_whole_is_not_ended_early(tmp_path: Path) -> None:
+    """What was done before counts, too, though its rows weren't reached when the share was exceeded."""
+    limited = MAIN + "[run]\nstop_when = { failed = 0.05 }\n"
+    folder = built(write_project(tmp_path, 20_000, main=limited))
+    file = folder / "facts.jsonl"
+    good = file.read_text("utf-8")
+    assert fafo_json(folder, "run")["completed"] == 20_000
+    file.write_text("".join(f"torn {number}\n" for number in range(600)) + good, "utf-8")
+    done = fafo(folder, "run", "--json", check=3)
+    told = json.loads(done.stdout)
+    assert told["status"] == "finished"
+    assert (told["failed"], told["before"], told["left"]) == (600, 20_000, 0)
+    assert "cure" not in done.stderr
+    assert fafo_json(folder, "status")["status"] == "finished"
 
 
 def test_a_run_of_which_little_fails_is_not_ended(tmp_path: Path) -> None:
