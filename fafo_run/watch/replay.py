@@ -12,7 +12,7 @@ from typing import Any
 from attrs import evolve, fields
 
 from fafo_build.bake.store import OtherFormatError, artifact_path, read_artifact, read_named, tokenizer_path
-from fafo_build.errors import DeclarationError, EngineError, Problem
+from fafo_build.errors import DeclarationError, EngineError, FafoError, Problem
 from fafo_build.project.declaration import Sampling
 from fafo_run.engines.base import Answer, Capabilities, Engine, Prefix, Rejected, Request, Unavailable
 from fafo_run.engines.launch_run import with_up
@@ -23,6 +23,9 @@ from fafo_run.prompt import PromptEncoder
 from fafo_run.run.plan import RunPlan
 from fafo_run.watch.comparison import Again, Change, Replayed, compared
 from fafo_run.watch.show import Shown
+
+_NAMED = 5
+"""Items that an error names."""
 
 
 def chosen(found: list[Shown], name: str) -> Record:
@@ -37,15 +40,39 @@ def chosen(found: list[Shown], name: str) -> Record:
             cure="`fafo retry` has it asked again",
         )
     if len(with_output) > 1:
-        told = ", ".join(
-            f"{record.identity.hex()[:12]} ({record.provenance.class_name}, sample {record.sample})"
-            for record in with_output[:5]
-        )
-        raise DeclarationError.of(
-            f'{len(with_output)} items have the key "{name}": {told}',
-            cure="name one by its identity, or choose with --class",
-        )
+        raise _several(with_output, name)
     return with_output[0]
+
+
+def _several(records: list[Record], name: str) -> FafoError:
+    """Return the error that names several items by what they differ in."""
+    known = [_traits(record) for record in records]
+    differing = [trait for trait in known[0] if len({traits[trait] for traits in known}) > 1]
+    told = [
+        f"{record.identity.hex()[:12]} ({', '.join(f'{trait} {traits[trait]}' for trait in differing)})"
+        for record, traits in zip(records[:_NAMED], known, strict=False)
+    ]
+    more = f" and {len(records) - _NAMED} more" if len(records) > _NAMED else ""
+    return DeclarationError.of(
+        f'"{name}" names {len(records)} items, which differ in {" and ".join(differing)}: '
+        f"{', '.join(told)}{more}",
+        cure="name one by its identity" + (", or choose with --class" if "class" in differing else ""),
+    )
+
+
+def _traits(record: Record) -> dict[str, str]:
+    """Return all that makes an item another one, as people are told it."""
+    of = record.provenance
+    return {
+        "class": of.class_name,
+        "source": of.source,
+        "key": record.key,
+        "sample": str(record.sample),
+        "artifact": of.artifact[:8],
+        "parameters": of.sampling_hash[:8],
+        "model": of.model_fingerprint[:8],
+        "row": record.content_hash.hex()[:8],
+    }
 
 
 async def replay(plan: RunPlan, record: Record, times: int) -> Replayed:

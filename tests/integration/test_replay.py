@@ -142,7 +142,9 @@ def test_an_item_that_isnt_one_is_told(tmp_path: Path) -> None:
     build(folder)
     fafo(folder, "run", "--quiet", check=3)
     said = fafo(folder, "replay", "1", check=1).stderr
-    assert '2 items have the key "1"' in said and "--class" in said
+    assert '"1" names 2 items, which differ in class and artifact: ' in said
+    assert "(class ask, artifact " in said and "(class tell, artifact " in said
+    assert "or choose with --class" in said
     assert fafo_json(folder, "replay", "1", "--class", "tell")["equal"] is True
     assert "fafo retry" in fafo(folder, "replay", "9", "--class", "ask", check=1).stderr
     assert "fafo items" in fafo(folder, "replay", "nobody", check=1).stderr
