@@ -14,12 +14,18 @@ from fafo_run.engines.repeat import Repeatability, repeatability
 from fafo_run.item import BrokenRow, Failure, Output, Record, Row
 from fafo_run.prompt import PromptEncoder
 from fafo_run.watch.rows import RowNow, row_now
-from fafo_run.watch.words import counted, times
+from fafo_run.watch.words import bounded, counted, times
 
 _NO_ARTIFACT = "its artifact isn't in build/ any more, or is of an older format"
 
 _LONGEST = 60
 """Characters of a parameter that people are shown."""
+_FIELD = 2_000
+"""Characters of a column or a message."""
+_TEXT = 8_000
+"""Characters of a prompt's part, or of an output."""
+_IDS = 1_000
+"""Token ids of an output."""
 
 
 @frozen
@@ -177,8 +183,10 @@ def _row_lines(item: Shown) -> list[str]:
     if item.row_now is RowNow.CHANGED:
         return [f"  it has changed since ({row.where})"]
     if isinstance(row, BrokenRow):
-        return [f"  it can't be used: {row.message}", f"  ({row.where})"]
-    return [f"  {name}: {value}" for name, value in row.fields.items()] + [f"  ({row.where})"]
+        return [f"  it can't be used: {bounded(row.message, _FIELD)}", f"  ({row.where})"]
+    return [f"  {name}: {bounded(str(value), _FIELD)}" for name, value in row.fields.items()] + [
+        f"  ({row.where})"
+    ]
 
 
 def _prompt_lines(item: Shown) -> list[str]:
@@ -199,16 +207,24 @@ def _prompt_lines(item: Shown) -> list[str]:
 def _outcome_lines(item: Shown) -> list[str]:
     outcome = item.record.outcome
     if isinstance(outcome, Failure):
-        return [f"failed: {outcome.code.value} at {outcome.stage.value}", f"  {outcome.message}"]
+        return [
+            f"failed: {outcome.code.value} at {outcome.stage.value}",
+            f"  {bounded(outcome.message, _FIELD)}",
+        ]
     matched = "" if outcome.finish_reason.matched is None else f" ({outcome.finish_reason.matched})"
     return [
         f"output: {len(outcome.ids)} tokens, finished by {outcome.finish_reason.type}{matched}",
         _indent(item.output_text if item.output_text is not None else f"({_NO_ARTIFACT})"),
-        f"  ids {' '.join(map(str, outcome.ids))}",
+        f"  ids {_ids(outcome.ids)}",
         "",
         f"cached    {outcome.cached_tokens} of {item.record.prompt_tokens} prompt tokens, "
         f"expected {outcome.expected_cached_tokens}",
     ]
+
+
+def _ids(ids: Sequence[int]) -> str:
+    more = len(ids) - _IDS
+    return " ".join(map(str, ids[:_IDS])) + (f" and {more:,} more; --json has them" if more > 0 else "")
 
 
 def _earlier_lines(earlier: Sequence[Record]) -> Iterator[str]:
@@ -216,7 +232,7 @@ def _earlier_lines(earlier: Sequence[Record]) -> Iterator[str]:
         told = _earlier(record)
         tries = counted(record.attempt, "attempt")
         yield f"before    {told['started']} · {told['code']} at {told['stage']}, {tries}"
-        yield f"  {told['message']}"
+        yield f"  {bounded(told['message'], _FIELD)}"
 
 
 def _earlier(record: Record) -> dict[str, Any]:
@@ -243,4 +259,4 @@ def _moment(seconds: float) -> str:
 
 
 def _indent(text: str) -> str:
-    return "\n".join(f"  │ {line}" for line in text.split("\n"))
+    return "\n".join(f"  │ {line}" for line in bounded(text, _TEXT).split("\n"))
