@@ -59,8 +59,8 @@ def summary(snapshot: Snapshot) -> str:
 class RunView:
     """Shows a run on stderr, as `run.supervisor.Listener`; a context manager.
 
-    On a terminal a bar per class and a line below them; elsewhere a line every ten seconds, as text or, if
-    asked for, as JSON.
+    On a terminal a bar per class and a line below them; elsewhere a line every ten seconds in which something
+    changed, as text or, if asked for, as JSON.
     """
 
     def __init__(self, plan: RunPlan, *, as_json: bool = False, quiet: bool = False) -> None:
@@ -69,6 +69,8 @@ class RunView:
         self._quiet = quiet
         self._console = Console(stderr=True, highlight=False)
         self._printed = time.monotonic()
+        self._shown: Mapping[str, Any] = {}
+        """The numbers of the last line, where lines are printed."""
         self._bars = Progress(
             TextColumn("  {task.description}", table_column=Column(no_wrap=True)),
             BarColumn(bar_width=24),
@@ -110,7 +112,9 @@ class RunView:
         elif totals.repeated:
             self.notice(f"{counted(totals.repeated, 'row')} more than once in a source; each is taken once")
         if totals is not None and totals.broken:
-            self.notice(f"{counted(totals.broken, 'row')} can't be read; recorded as failed")
+            self.notice(
+                f"{counted(totals.broken, 'row')} can't be read; such a row fails when the run comes to it"
+            )
         if self._console.is_terminal and not self._quiet and not self._json:
             self._draw({of.name: 0 for of in self._plan.view.classes} if totals is None else totals.by_class)
 
@@ -132,8 +136,12 @@ class RunView:
             line = Text(visible(f"  {summary(snapshot)}"), no_wrap=True, overflow="ellipsis")
             self._live.update(Group(self._bars, line))
         elif time.monotonic() - self._printed >= _LINE_EVERY:
-            self._printed = time.monotonic()
-            self._say(f"  {summary(snapshot)}", {"event": "progress"} | snapshot_json(snapshot))
+            told = snapshot_json(snapshot)
+            # How fast it was fades while nothing happens.
+            numbers = {name: value for name, value in told.items() if name not in ("rate", "eta")}
+            if numbers != self._shown:
+                self._printed, self._shown = time.monotonic(), numbers
+                self._say(f"  {summary(snapshot)}", {"event": "progress"} | told)
 
     def ended(self, outcome: Outcome) -> None:
         """Show the end; as text the command itself says it."""

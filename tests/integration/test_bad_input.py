@@ -200,6 +200,9 @@ def test_a_broken_row_in_the_middle_fails_alone(project: Path) -> None:
     file.write_bytes(b"".join(lines))
     done = fafo(project, "run", "--json", check=3)
     assert (json.loads(done.stdout)["completed"], json.loads(done.stdout)["failed"]) == (10, 2)
+    limited = fafo(project, "run", "--run", "other", "--limit", "3").stderr
+    assert "2 rows can't be read; such a row fails when the run comes to it" in limited
+    assert "  3 done · 0 failed" in limited
     found = failures(project)
     assert {code for code, _ in found.values()} == {"row_invalid"}
     assert {message.split(": ")[0] for _, message in found.values()} == {"facts.jsonl:6", "facts.jsonl:8"}
