@@ -1,18 +1,19 @@
 """The keys of a source that is read whole: which stand there once more, and whether with the same content.
 
-In memory while they are few. Else they go into files, by a hash of theirs, and each of these is looked
+In memory while they are few. Else they go into a file, in parts by a hash of theirs, and each part is looked
 through by itself at the end: so memory hardly grows with the rows. It knows nothing of rows.
 """
 
 from __future__ import annotations
 
-import shutil
+import os
 import tempfile
 import zlib
+from array import array
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import msgspec
 from attrs import frozen
@@ -20,11 +21,11 @@ from attrs import frozen
 from fafo_build.errors import Problem, StoreError
 
 IN_MEMORY = 200_000
-"""Keys that are held in memory, about 60 MB. More go into files."""
+"""Keys that are held in memory, about 60 MB. More go into a file."""
 _PARTS = 256
-"""Files. At the end one is in memory: some 2 MB for every million rows of the source."""
+"""At the end one is in memory: some 2 MB for every million rows of the source."""
 _LENGTH = 4
-"""Bytes before each block of a file, that say how long it is."""
+"""Bytes before each block of the file, that say how long it is."""
 
 
 @frozen
@@ -51,21 +52,23 @@ _decode = msgspec.msgpack.Decoder(list[_Entry]).decode
 
 
 class Keys:
-    """Takes keys one by one. Raises `StoreError` when the files can't be written or read."""
+    """Takes keys one by one. Raises `StoreError` when the file can't be written or read."""
 
     def __init__(self, workdir: Path, in_memory: int = IN_MEMORY) -> None:
-        """The files lie in a folder of their own in `workdir`, and are deleted at the end."""
+        """The file lies in `workdir` and has no name: nothing is left of it, however the process ends."""
         self._workdir = workdir
         self._in_memory = in_memory
         self._recent: dict[str, _Entry] = {}
-        self._folder: Path | None = None
+        self._file: IO[bytes] | None = None
+        self._blocks = [array("Q") for _ in range(_PARTS)]
+        """Of each part, where its blocks begin in the file."""
 
     def __enter__(self) -> Keys:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._file is not None:
+            _guard(self._file.close, self._workdir)
 
     def put(self, name: str, content: bytes, where: str) -> Twice | None:
         """Take a key, and return it when it is seen to stand there once more; `later` tells of the others."""
@@ -79,12 +82,12 @@ class Keys:
 
     def later(self) -> Iterator[Twice]:
         """Yield those keys that stand there once more and that `put` couldn't see, in no order."""
-        if self._folder is None:
+        if self._file is None:
             return
         self._put_away()
-        for path in sorted(self._folder.iterdir()):
+        for blocks in self._blocks:
             first: dict[str, _Entry] = {}
-            for entry in _guard(partial(_read, path), path):
+            for entry in _guard(partial(_read, self._file, blocks), self._workdir):
                 before = first.setdefault(entry.name, entry)
                 if before is not entry:
                     yield _twice(before, entry)
@@ -97,12 +100,13 @@ class Keys:
         _guard(partial(self._write, parts), self._workdir)
 
     def _write(self, parts: dict[int, list[_Entry]]) -> None:
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="survey-", dir=self._workdir))
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(dir=self._workdir)  # noqa: SIM115
         for part, entries in parts.items():
             block = _encode(entries)
-            with (self._folder / f"{part:03}").open("ab") as file:
-                file.write(len(block).to_bytes(_LENGTH, "little") + block)
+            self._blocks[part].append(self._file.seek(0, os.SEEK_END))
+            self._file.write(len(block).to_bytes(_LENGTH, "little") + block)
+        self._file.flush()
 
 
 def _twice(before: _Entry, entry: _Entry) -> Twice:
@@ -110,13 +114,12 @@ def _twice(before: _Entry, entry: _Entry) -> Twice:
     return Twice(entry.name, before.content == entry.content, first, second)
 
 
-def _read(path: Path) -> list[_Entry]:
-    """Return the entries of a file, in the order in which they were put."""
-    data, at, found = path.read_bytes(), 0, list[_Entry]()
-    while at < len(data):
-        begin = at + _LENGTH
-        at = begin + int.from_bytes(data[at:begin], "little")
-        found += _decode(data[begin:at])
+def _read(file: IO[bytes], blocks: array[int]) -> list[_Entry]:
+    """Return the entries of a part, in the order in which they were put."""
+    found = list[_Entry]()
+    for at in blocks:
+        file.seek(at)
+        found += _decode(file.read(int.from_bytes(file.read(_LENGTH), "little")))
     return found
 
 

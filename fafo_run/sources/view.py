@@ -49,11 +49,11 @@ def open_source(declared: Declared, root: Path) -> Source:
 
 
 def survey(source: Source, workdir: Path, *, in_memory: int = IN_MEMORY, see: See | None = None) -> Survey:
-    """Read a source once, and count. Holds `in_memory` keys in memory, and puts more into files in `workdir`.
+    """Read a source once, and count. Holds `in_memory` keys in memory, puts more into a file in `workdir`.
     `see` is shown every row on the way.
 
     Raises `SourceError` as the source does, and when two good rows have one key and different contents: the
-    error names both. Raises `StoreError` when `workdir` can't take the files.
+    error names both. Raises `StoreError` when `workdir` can't take the file.
     """
     rows = broken = repeated = 0
     with Keys(workdir, in_memory) as keys:
