@@ -115,6 +115,11 @@ def test_another_encoding_is_refused_with_a_cure(encoding: str, tmp_path: Path) 
     assert shown == f"rows.jsonl: is {name}, not UTF-8\n  cure: convert it: iconv -f {name} -t UTF-8"
 
 
+def test_of_a_name_that_stands_twice_the_last_value_is_taken(tmp_path: Path) -> None:
+    (row,) = rows_of(tmp_path, b'{"id": "b", "text": "x", "text": "y"}\n')
+    assert isinstance(row, Row) and row.fields == {"id": "b", "text": "y"}
+
+
 def test_a_key_that_no_row_has_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_bytes(b"torn\n" + GOOD + b'\n{"ID": 1, "name": 2}\n')
     shown = refusal(tmp_path, declare("jsonl", key=("Id",)))
