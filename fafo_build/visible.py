@@ -16,6 +16,11 @@ def visible(text: str) -> str:
     return text if text.isprintable() else "".join(map(_shown, text))
 
 
+def one_line(text: str) -> str:
+    r"""Return a text with its newlines escaped too, as `\n`: where it stands in a line with others."""
+    return visible(text).replace("\n", r"\n")
+
+
 def _shown(char: str) -> str:
     if char.isprintable() or char in _KEPT or unicodedata.category(char) not in _HIDDEN:
         return char

@@ -58,7 +58,7 @@ def say(text: str = "", *, quiet: bool = False) -> None:
 
 def tell(text: str, **style: Any) -> None:
     """Print what a person has asked for to stdout; `style` is `click.style`'s, for terminals only."""
-    click.echo(click.style(visible(text), **style))
+    click.echo(click.style(visible(text), reset=bool(style), **style))
 
 
 def print_json(value: object) -> None:

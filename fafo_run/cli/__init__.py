@@ -137,8 +137,7 @@ def _run() -> int:
             cure = "install fafo anew, with what it needs: pip install fafo, or in a clone pip install -e ."
             say(f"the package {_package(error)} isn't installed\n  cure: {cure}")
             return ExitCode.USER_ERROR
-        traceback.print_exc()
-        say(_bug_report())
+        say(traceback.format_exc() + _bug_report())
         return ExitCode.BUG
     return code if isinstance(code, int) else ExitCode.DONE
 

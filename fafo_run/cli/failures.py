@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fafo_build.cli.options import json_option, print_json, project_of, tell
+from fafo_build.visible import one_line
 from fafo_run.cli.options import failure_options, run_folder, run_option, view_of, which_of
 from fafo_run.watch.rows import RowNow
 from fafo_run.watch.words import bounded, times
@@ -95,4 +96,4 @@ def _example(example: Example) -> str:
     tries = f", {record.attempt} attempts" if record.attempt > 1 else ""
     tries += f", put back {times(example.retries)}" if example.retries else ""
     name = f"{record.identity.hex()[:8]} · {record.provenance.source} · {record.key}{where}{tries}"
-    return f"{name}: {bounded(message, _LONGEST)}"
+    return one_line(f"{name}: {bounded(message, _LONGEST)}")

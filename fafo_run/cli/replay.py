@@ -88,8 +88,9 @@ def _plan(project: Project, view: View, record: Record, engine: str | None) -> R
 
 
 def _lines(found: Replayed) -> Iterator[str]:
-    record, of = found.record, found.record.provenance
-    yield f"  {record.identity.hex()}  {of.class_name} · {of.source} · {record.key} · sample {record.sample}"
+    from fafo_run.watch.show import title
+
+    yield f"  {title(found.record)}"
     count = len(found.answers)
     equal = sum(each.parts_at is None for each in found.answers)
     said = "the output is the recorded one" if equal == count else "the output differs"

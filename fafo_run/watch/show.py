@@ -10,6 +10,7 @@ from typing import Any
 
 from attrs import frozen
 
+from fafo_build.visible import one_line
 from fafo_run.engines.repeat import Repeatability, repeatability
 from fafo_run.item import BrokenRow, Failure, Output, Record, Row
 from fafo_run.prompt import PromptEncoder
@@ -133,11 +134,18 @@ def shown(
     )
 
 
+def title(record: Record) -> str:
+    """Return the line that names an item to people."""
+    of = record.provenance
+    names = f"{of.class_name} · {of.source} · {one_line(record.key)} · sample {record.sample}"
+    return f"{record.identity.hex()}  {names}"
+
+
 def render(item: Shown) -> str:
     """Return the item as people read it."""
     record, of = item.record, item.record.provenance
     lines = [
-        f"{record.identity.hex()}  {of.class_name} · {of.source} · {record.key} · sample {record.sample}",
+        title(record),
         *(
             []
             if item.current
@@ -183,10 +191,13 @@ def _row_lines(item: Shown) -> list[str]:
     if item.row_now is RowNow.CHANGED:
         return [f"  it has changed since ({row.where})"]
     if isinstance(row, BrokenRow):
-        return [f"  it can't be used: {bounded(row.message, _FIELD)}", f"  ({row.where})"]
-    return [f"  {name}: {bounded(str(value), _FIELD)}" for name, value in row.fields.items()] + [
-        f"  ({row.where})"
-    ]
+        return [f"  it can't be used: {one_line(bounded(row.message, _FIELD))}", f"  ({row.where})"]
+    columns = [_column(name, bounded(str(value), _FIELD)) for name, value in row.fields.items()]
+    return [*columns, f"  ({row.where})"]
+
+
+def _column(name: str, text: str) -> str:
+    return f"  {one_line(name)}:" + (f"\n{_indent(text)}" if "\n" in text else f" {text}")
 
 
 def _prompt_lines(item: Shown) -> list[str]:
@@ -209,7 +220,7 @@ def _outcome_lines(item: Shown) -> list[str]:
     if isinstance(outcome, Failure):
         return [
             f"failed: {outcome.code.value} at {outcome.stage.value}",
-            f"  {bounded(outcome.message, _FIELD)}",
+            f"  {one_line(bounded(outcome.message, _FIELD))}",
         ]
     matched = "" if outcome.finish_reason.matched is None else f" ({outcome.finish_reason.matched})"
     return [
@@ -232,7 +243,7 @@ def _earlier_lines(earlier: Sequence[Record]) -> Iterator[str]:
         told = _earlier(record)
         tries = counted(record.attempt, "attempt")
         yield f"before    {told['started']} · {told['code']} at {told['stage']}, {tries}"
-        yield f"  {bounded(told['message'], _FIELD)}"
+        yield f"  {one_line(bounded(told['message'], _FIELD))}"
 
 
 def _earlier(record: Record) -> dict[str, Any]:

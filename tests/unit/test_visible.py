@@ -6,11 +6,12 @@ import re
 import unicodedata
 from pathlib import Path
 
+import click
 import pytest
 from rich.console import Console
 
 from fafo_build.cli.options import print_json, say, tell
-from fafo_build.visible import visible
+from fafo_build.visible import one_line, visible
 from fafo_run.watch.progress import RunView
 
 REPO = Path(__file__).parents[2]
@@ -45,6 +46,19 @@ def test_lines_for_people_are_escaped_before_they_are_coloured(capsys: pytest.Ca
     say(HOSTILE)
     found = capsys.readouterr()
     assert (found.out, found.err) == (f"{SHOWN}\n", f"{SHOWN}\n")
+
+
+def test_a_terminal_is_shown_what_a_pipe_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with click.Context(click.Command("as on a terminal"), color=True):
+        tell(HOSTILE)
+        say(HOSTILE)
+        tell(HOSTILE, fg="red")
+    found = capsys.readouterr()
+    assert (found.out, found.err) == (f"{SHOWN}\n\x1b[31m{SHOWN}\x1b[0m\n", f"{SHOWN}\n")
+
+
+def test_a_text_within_a_line_stays_in_it() -> None:
+    assert one_line("k\nfailed: \x1b[0m\tforged") == r"k\nfailed: \x1b[0m" + "\tforged"
 
 
 def test_json_is_left_to_its_own_escapes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,6 +40,16 @@ def test_a_very_long_item_is_bounded_for_people_and_whole_in_json() -> None:
     assert told["output"]["ids"] == list(range(5_000))
 
 
+def test_no_row_key_or_message_can_pass_for_a_line_of_fafos_own() -> None:
+    item = of_row("a\nfailed: forged")
+    failure = Failure(FailureCode.REJECTED, Stage.ENGINE, "no\nfailed: forged")
+    failed = evolve(item.record, key="k\nfailed: forged", outcome=failure)
+    lines = render(evolve(item, record=failed, earlier=(failed,))).split("\n")
+    assert [line for line in lines if line.startswith("failed: ")] == ["failed: rejected at engine"]
+    assert r" k\nfailed: forged " in lines[0]
+    assert lines[lines.index("  text:") + 2] == "  │ failed: forged"
+
+
 def test_an_item_of_some_pages_is_shown_whole() -> None:
     assert "left out" not in render(of_row("word " * 300))
 
