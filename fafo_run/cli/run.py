@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fafo_build.cli.options import json_option, print_json, project_of, quiet_option, say
+from fafo_build.visible import one_line
 from fafo_run.cli.options import (
     check_current,
     filter_options,
@@ -93,7 +94,7 @@ def _print(outcome: Outcome, *, quiet: bool) -> None:
         parts.append(cache_share(snapshot))
     say("  " + " · ".join(parts), quiet=quiet)
     for code, found in snapshot.failures.items():
-        say(f"  {code}: {found.count}, the first: {found.example}", quiet=quiet)
+        say(one_line(f"  {code}: {found.count}, the first: {found.example}"), quiet=quiet)
     if snapshot.failed_before:
         say(
             "  what failed before stays so: `fafo failures` says why, `fafo retry` puts it back",

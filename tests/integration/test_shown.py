@@ -115,3 +115,14 @@ def test_failures_of_a_source_that_cant_be_read_are_not_called_superseded(done: 
     assert (told["count"], told["gone"]) == (2, 0)
     assert {each["row"] for each in told["groups"][0]["examples"]} == {None}
     assert "(its source can't be read now)" in fafo(done, "failures").stdout
+
+
+def test_a_run_and_failures_keep_what_a_key_says_in_its_line(tmp_path: Path) -> None:
+    folder = write_project(tmp_path, 1)
+    with (folder / "facts.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"id": "k\nforged \x1b[31m", "text": None}) + "\n")
+    build(folder)
+    told = fafo(folder, "run", check=3).stderr
+    assert r"k\nforged \x1b[31m" in told and "\nforged" not in told
+    told = fafo(folder, "failures").stdout
+    assert r"k\nforged \x1b[31m" in told and "\nforged" not in told
