@@ -132,6 +132,8 @@ def _warnings(found: Forecast, plan: RunPlan) -> Iterator[Concern]:
         )
     elif found.below and found.rehearsal is not None:
         yield _below(found, found.rehearsal)
+    for line in found.left.totals.unmatched:
+        yield Concern("warning", line, "mend the pattern, unless its files come later")
     yield from _unsendable(found.left)
 
 

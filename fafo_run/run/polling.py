@@ -17,7 +17,7 @@ from fafo_run.item import BrokenRow, Row
 from fafo_run.run.backoff import Backoff
 from fafo_run.run.intake import Intake
 from fafo_run.run.state import RunState
-from fafo_run.run.totals import totals_of
+from fafo_run.run.totals import nothing_matches, totals_of
 from fafo_run.run.view import View, ViewItem, items, once
 from fafo_run.sources.base import Source
 from fafo_run.sources.change import Signature, signature
@@ -105,7 +105,12 @@ class Polling:
 
     def _read(self, feed: _Feed, intake: Intake) -> None:
         source = _Watched(open_source(feed.declared, self._view.project.root), self._stopped)
-        self._surveys[feed.declared.name] = survey(source, self._workdir)
+        found = survey(source, self._workdir)
+        known = self._surveys.get(feed.declared.name)
+        if known is None or found.unmatched != known.unmatched:
+            for line in nothing_matches(found):
+                self._state.say(line)
+        self._surveys[feed.declared.name] = found
         self._state.totals = totals_of(self._view, self._surveys).by_class
         before, feed.doubted = feed.doubted, set()
         settled = self._settled(feed, before, intake.has_outcome)
@@ -154,6 +159,7 @@ class _Watched(Source):
             if self._stopped():
                 raise Stopped
             yield row
+        self.unmatched = self._source.unmatched
 
 
 def _alone(view: View, source: Declared) -> View:

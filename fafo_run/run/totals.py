@@ -26,6 +26,8 @@ class Totals:
     """Rows that stand more than once in their source, with one key and one content."""
     broken: int
     """Rows that can't be read."""
+    unmatched: tuple[str, ...] = ()
+    """Lines for people on the globs of sources that no file matches, while others do."""
 
 
 def count(view: View, workdir: Path, see: See | None = None) -> Totals:
@@ -70,4 +72,10 @@ def totals_of(view: View, surveys: Mapping[str, Survey]) -> Totals:
         by_source=by_source,
         repeated=sum(found.repeated for found in surveys.values()),
         broken=sum(found.broken for found in surveys.values()),
+        unmatched=tuple(line for found in surveys.values() for line in nothing_matches(found)),
     )
+
+
+def nothing_matches(found: Survey) -> Iterator[str]:
+    """Yield a line for each glob of a source that no file matches, while others do."""
+    yield from (f"source {found.source}: no file matches {pattern}" for pattern in found.unmatched)

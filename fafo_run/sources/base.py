@@ -17,6 +17,8 @@ class Source(ABC):
 
     name: str
     """As declared."""
+    unmatched: tuple[str, ...] = ()
+    """The globs that no file matched when it was last looked for files, where others are there."""
 
     @abstractmethod
     def columns(self) -> tuple[str, ...] | None:

@@ -93,13 +93,24 @@ class FilesSource(Source):
 
     def _files(self) -> list[DataFile]:
         found: dict[Path, DataFile] = {}
+        unmatched: list[str] = []
         for pattern in self._declared.path:
             try:
                 matches = self._matches(pattern)
             except OSError as error:
                 raise cant_read(pattern, error) from error
+            if not matches:
+                unmatched.append(pattern)
             for path in matches:
                 found.setdefault(path, DataFile(path, shown_path(path, self._root)))
+        if not found:
+            raise declared_error(
+                self.name,
+                "path",
+                f"no file matches {', '.join(unmatched)}",
+                cure="mend the pattern, or make the files",
+            )
+        self.unmatched = tuple(unmatched)
         for file in found.values():
             _check_readable(file, self.name, alone=len(found) == 1)
         return list(found.values())
@@ -113,12 +124,7 @@ class FilesSource(Source):
         if not glob.has_magic(pattern) or plain.exists():
             return [plain]
         # Sorted, since the order in which a file system lists its files isn't stable.
-        paths = sorted(self._root.glob(pattern) if not Path(pattern).is_absolute() else _absolute(pattern))
-        if not paths:
-            raise declared_error(
-                self.name, "path", f"no file matches {pattern}", cure="mend the pattern, or make the files"
-            )
-        return paths
+        return sorted(self._root.glob(pattern) if not Path(pattern).is_absolute() else _absolute(pattern))
 
     def _format(self, files: list[DataFile]) -> Format:
         kinds = {file.shown: self._declared.format or ENDINGS.get(file.path.suffix.lower()) for file in files}

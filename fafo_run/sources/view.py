@@ -31,6 +31,8 @@ class Survey:
     """Different rows that can't be used."""
     repeated: int
     """Rows that stand there once more, same key and same content."""
+    unmatched: tuple[str, ...] = ()
+    """Globs that no file matched, beside others."""
 
 
 def open_source(declared: Declared, root: Path) -> Source:
@@ -75,7 +77,7 @@ def survey(source: Source, workdir: Path, *, in_memory: int = IN_MEMORY, see: Se
                 broken -= 1
             else:
                 rows -= 1
-    return Survey(source.name, rows, broken, repeated)
+    return Survey(source.name, rows, broken, repeated, source.unmatched)
 
 
 def _equal(source: Source, found: Twice) -> bool:

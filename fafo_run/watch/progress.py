@@ -115,6 +115,8 @@ class RunView:
             self.notice(
                 f"{counted(totals.broken, 'row')} can't be read; such a row fails when the run comes to it"
             )
+        for line in totals.unmatched if totals is not None else ():
+            self.notice(line)
         if self._console.is_terminal and not self._quiet and not self._json:
             self._draw({of.name: 0 for of in self._plan.view.classes} if totals is None else totals.by_class)
 

@@ -191,6 +191,18 @@ def test_a_source_that_cant_be_read(project: Path, content: bytes | None, expect
     assert expected in done.stderr + json.dumps(failures(project) if done.returncode == 3 else {})
 
 
+def test_a_glob_that_matches_nothing_beside_others_is_told(tmp_path: Path) -> None:
+    main = MAIN.replace('path = "facts.jsonl"', 'path = ["later/*.jsonl", "facts.jsonl"]')
+    folder = built(write_project(tmp_path, main=main))
+    (warning,) = fafo_json(folder, "plan")["warnings"]
+    assert warning["text"] == "source facts: no file matches later/*.jsonl"
+    done = fafo(folder, "run")
+    assert done.stderr.count("no file matches") == 1
+    assert "  12 done · 0 failed" in done.stderr
+    (folder / "facts.jsonl").unlink()
+    assert "facts.jsonl isn't there" in fafo(folder, "run", check=1).stderr
+
+
 def test_a_broken_row_in_the_middle_fails_alone(project: Path) -> None:
     built(project)
     file = project / "facts.jsonl"

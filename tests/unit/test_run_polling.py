@@ -136,6 +136,27 @@ def test_a_source_that_is_out_is_told_once_and_holds_up_no_other(
     assert list(state.said()) == []
 
 
+def test_a_glob_that_matches_nothing_yet_is_told_once_and_taken_when_it_does(
+    view: View, state: RunState, tmp_path: Path
+) -> None:
+    rows = evolve(SOURCES["rows"], path=("rows.jsonl", "later/*.jsonl"))
+    classes = tuple(evolve(of, sources=(rows,)) for of in view.classes)
+    project = evolve(view.project, sources={"rows": rows})
+    polling = Polling(
+        evolve(view, project=project, classes=classes), tmp_path, state, lambda: False, every=0.0
+    )
+    seen = Seen()
+    polling.look(seen)
+    write(tmp_path, "rows", "a", "b", "c")
+    polling.look(seen)
+    assert list(state.said()) == ["source rows: no file matches later/*.jsonl"]
+    (tmp_path / "later").mkdir()
+    write(tmp_path / "later", "new", "d")
+    polling.look(seen)
+    assert [key for key, _ in seen.passes[-1]] == ["a", "b", "c", "d"]
+    assert list(state.said()) == []
+
+
 def test_a_contradiction_takes_nothing_of_its_source(
     polling: Polling, state: RunState, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from fafo_build.errors import SourceError
 from fafo_build.project.declaration import Source as Declared
-from fafo_run.sources.view import open_source
+from fafo_run.sources.view import Survey, open_source, survey
 from tests.source_harness import declare, read, refusal
 
 
@@ -61,9 +61,23 @@ def test_absolute_paths_and_globs(tmp_path: Path) -> None:
 
 
 def test_a_glob_without_a_match_is_refused_by_name(tmp_path: Path) -> None:
-    write(tmp_path, "a.jsonl", "a")
-    shown = refusal(tmp_path, declare("jsonl", path=("a.jsonl", "data/*.jsonl")))
+    shown = refusal(tmp_path, declare("jsonl", path=("data/*.jsonl",)))
     assert shown.startswith("fafo.toml: source.things.path: no file matches data/*.jsonl\n")
+    shown = refusal(tmp_path, declare("jsonl", path=("data/*.jsonl", "[ab].jsonl")))
+    assert shown.startswith("fafo.toml: source.things.path: no file matches data/*.jsonl, [ab].jsonl\n")
+
+
+def test_a_glob_without_a_match_beside_others_is_told_and_no_hindrance(tmp_path: Path) -> None:
+    write(tmp_path, "a.jsonl", "a")
+    source = open_source(declare("jsonl", path=("data/*.jsonl", "a.jsonl")), tmp_path)
+    assert survey(source, tmp_path) == Survey("things", 1, 0, 0, ("data/*.jsonl",))
+    write(tmp_path, "data/b.jsonl", "b")
+    assert survey(source, tmp_path) == Survey("things", 2, 0, 0)
+
+
+def test_a_file_that_isnt_there_is_refused_though_a_glob_matches(tmp_path: Path) -> None:
+    write(tmp_path, "a.jsonl", "a")
+    assert "b.jsonl isn't there" in refusal(tmp_path, declare("jsonl", path=("*.jsonl", "b.jsonl")))
 
 
 @pytest.mark.parametrize("name", ["ROWS.JSONL", "rows.ndjson"])
