@@ -29,6 +29,7 @@ def main() -> None:
         "--family", action="store_true", help="have a child that left for a session of its own"
     )
     parser.add_argument("--late", type=float, default=0.0, help="listen after so many seconds")
+    parser.add_argument("--once", type=Path, help="hang where this file is, else make it")
     parser.add_argument("--page-size", type=int, default=1)
     asked, _ = parser.parse_known_args()
     note("server")
@@ -39,6 +40,10 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if asked.family:
         have_family()
+    if asked.once:
+        while asked.once.exists():
+            time.sleep(1000)
+        asked.once.touch()
     info = {
         "/health": {},
         "/server_info": {

@@ -80,7 +80,7 @@ class Launch:
     env: Mapping[str, str] = field(factory=dict)
     """Environment variables of the servers, besides fafo's own."""
     start_within: float = 1800.0
-    """Seconds from a server's start until it must be ready; it loads the model in that time."""
+    """Seconds from each start of a server until it must be ready; it loads the model in that time."""
 
 
 @frozen

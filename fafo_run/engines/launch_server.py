@@ -23,7 +23,7 @@ from attrs import define, field
 
 from fafo_build.errors import EngineError
 from fafo_run.engines import launch_guard
-from fafo_run.engines.launch_guard import KEEP, READY, Orders, descendants, is_alive, stat
+from fafo_run.engines.launch_guard import AGAIN, KEEP, READY, Orders, descendants, is_alive, stat
 from fafo_run.engines.launch_ports import others_listen
 from fafo_run.engines.launch_recipe import TOKEN, Recipe
 
@@ -38,6 +38,7 @@ TAIL = 15
 WIDEST = 300
 """Characters of such a line."""
 
+_HEALTH = "/health"
 _KILL_POLL = 0.05
 _LOG_END = 65536
 _OURS = "==== fafo, "
@@ -188,6 +189,10 @@ class Launched:
             first=FIRST,
             longest=LONGEST,
             settled=SETTLED,
+            within=self.recipe.launch.start_within,
+            host=self.recipe.host,
+            port=self.port,
+            path=_HEALTH,
         )
         try:
             with self.log.open("ab") as log:
@@ -236,7 +241,7 @@ class Launched:
                 wait = min(LONGEST, 2 * wait)
                 continue
             if self.ready and self._guard is not None:
-                _write(self._guard, READY)
+                _write(self._guard, AGAIN)
             return
 
     async def _listen(self, guard: subprocess.Popen[bytes]) -> None:
@@ -252,7 +257,9 @@ class Launched:
             transport.close()
 
     def _heard(self, event: dict[str, float | None]) -> None:
-        code, again = event.get("ended"), event.get("again")
+        code, again, late = event.get("ended"), event.get("again"), event.get("late")
+        if late is not None:
+            self.tell(f"{self.url} isn't ready {late:g} s after it was started again, and is killed")
         if code is None:
             return
         if again is None:
@@ -280,7 +287,7 @@ class Launched:
 
 async def _healthy(session: aiohttp.ClientSession, url: str) -> bool:
     try:
-        async with session.get(f"{url}/health", allow_redirects=False) as response:
+        async with session.get(url + _HEALTH, allow_redirects=False) as response:
             return response.status == 200
     except (aiohttp.ClientError, TimeoutError):
         return False  # It doesn't listen yet.

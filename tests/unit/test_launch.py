@@ -65,6 +65,10 @@ def servers_of(made: Recipe, told: Told | None = None, *, grace: float = 5.0) ->
     return Servers(made, made.root / "logs", told if told is not None else Told(), grace=grace)
 
 
+def servers_log(folder: Path, url: str) -> Path:
+    return folder / "logs" / f"{url.rpartition(':')[2]}.log"
+
+
 async def becomes(is_so: Callable[[], object], what: str) -> None:
     await asyncio.to_thread(until, lambda: bool(is_so()), what)
 
@@ -151,6 +155,67 @@ async def test_one_that_dies_is_started_again_and_what_it_left_is_ended(
     await becomes(lambda: len(told) == 2, "its second death is told")
     assert "started again in 0.1 s" in told[1]
     await servers.stop()
+
+
+@in_loop
+async def test_one_that_hangs_when_it_is_started_again_is_killed_and_started_once_more(
+    tmp_path: Path, starts: Starts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each that got ready has lived for long.
+    monkeypatch.setattr(launch_server, "SETTLED", 0.0)
+    told, once = Told(), tmp_path / "once"
+    servers = servers_of(how_to(tmp_path, "--once", str(once), start_within=3.0), told)
+    (url,) = await servers.start(Told())
+    os.kill(starts()[0]["pid"], signal.SIGKILL)
+    await becomes(lambda: len(starts()) == 3, "the second one is given up")
+    assert not alive(starts()[1]["pid"])
+    assert told[0].startswith(f"{url} was killed by SIGKILL, and is started again in 0.05 s; its log: ")
+    assert told[1] == f"{url} isn't ready 3 s after it was started again, and is killed"
+    assert told[2].startswith(f"{url} was killed by SIGKILL, and is started again in 0.1 s; its log: ")
+    assert "isn't ready after 3 s, and is killed\n" in servers_log(tmp_path, url).read_text()
+    once.unlink()
+    await becomes(lambda: once.exists(), "another one loads")
+    await becomes(lambda: "listening" in servers_log(tmp_path, url).read_text()[-40:], "and listens")
+    await servers.stop()
+
+
+@in_loop
+async def test_one_that_hangs_under_a_new_guard_is_killed_and_started_once_more(
+    tmp_path: Path, starts: Starts
+) -> None:
+    servers = servers_of(how_to(tmp_path, "--once", str(tmp_path / "once"), start_within=3.0), told := Told())
+    (url,) = await servers.start(Told())
+    found = stat(starts()[0]["pid"])
+    assert found is not None
+    os.kill(found.parent, signal.SIGKILL)
+    await becomes(lambda: len(starts()) == 3, "the second one is given up")
+    assert told[1] == f"{url} isn't ready 3 s after it was started again, and is killed"
+    await servers.stop()
+
+
+@in_loop
+async def test_one_that_is_ready_again_is_not_given_up(tmp_path: Path, starts: Starts) -> None:
+    servers = servers_of(how_to(tmp_path, start_within=3.0), told := Told())
+    await servers.start(Told())
+    os.kill(starts()[0]["pid"], signal.SIGKILL)
+    await becomes(lambda: len(starts()) == 2, "it is there again")
+    await asyncio.sleep(4.0)
+    assert len(told) == 1 and alive(starts()[1]["pid"])
+    await servers.stop()
+
+
+@in_loop
+async def test_released_it_is_given_up_all_the_same(tmp_path: Path, starts: Starts) -> None:
+    guards: list[int] = []
+    servers = servers_of(how_to(tmp_path, "--once", str(tmp_path / "once"), start_within=3.0))
+    await servers.start(Told(), begun=lambda server: guards.append(server.guard))
+    await servers.release()
+    os.kill(starts()[0]["pid"], signal.SIGKILL)
+    await becomes(lambda: len(starts()) == 3, "the second one is given up, with nobody who reads of it")
+    assert not alive(starts()[1]["pid"])
+    os.kill(guards[0], signal.SIGTERM)
+    await becomes(lambda: not alive(starts()[2]["pid"]), "SIGTERM to the guard ended it")
+    os.waitpid(guards[0], 0)
 
 
 @in_loop
