@@ -56,7 +56,10 @@ def _text(found: Status) -> str:
         eta = f" · about {duration(found.eta)} left" if found.eta else ""
         lines.append(f"  rate: {found.rate:.1f}/s{eta}")
     if found.superseded:
-        lines.append(f"  superseded: {found.superseded} records of older prompts, parameters or models")
+        of = counted(found.superseded, "record")
+        lines.append(f"  superseded: {of} of older prompts, parameters or models")
+    if found.replaced:
+        lines.append(f"  replaced: {counted(found.replaced, 'record')} by a later one of the same item")
     away = found.away
     lines += [f"  server: {url}{f' · away: {away[url]}' if url in away else ''}" for url in found.servers]
     size = f"{counted(found.store.segments, 'segment')} · {found.store.bytes:,} bytes"

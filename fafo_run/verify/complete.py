@@ -45,7 +45,7 @@ def complete(view: View, reader: RunReader, audit: Duplicates) -> Completeness:
         completed=counts[0],
         failed=counts[1],
         waiting=counts[2] + counts[3],
-        superseded=recorded.superseded + max(0, recorded.outputs + recorded.failed - counted),
+        superseded=max(0, recorded.outputs + recorded.failed - counted),
         doubled=len(audit.identities),
         lost=len(lost),
         undecodable=len(audit.damaged),

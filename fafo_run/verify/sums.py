@@ -151,7 +151,7 @@ class Completeness:
     waiting: int
     """In the queue, or not produced yet."""
     superseded: int
-    """Records of prompts, parameters, models or rows that have changed since."""
+    """Records that count, of prompts, parameters, models or rows that have changed since."""
     doubled: int
     lost: int
     undecodable: int

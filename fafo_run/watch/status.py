@@ -82,6 +82,9 @@ class Status:
     completed: int
     failed: int
     superseded: int
+    """Records that count, of work that no class stands for now."""
+    replaced: int
+    """Records that don't count any more: failures whose item has a later record."""
     by_class: Mapping[str, Count]
     by_source: Mapping[str, Count]
     finish_reasons: Mapping[str, int]
@@ -114,9 +117,9 @@ def status_of(view: View, folder: Path) -> Status:
         by_source = {source.name: Count() for source in view.sources}
         tokens = Tokens()
         finish_reasons: Counter[str] = Counter()
-        superseded = empty = 0
+        superseded = replaced = empty = 0
         for group, counts in reader.results.summary().groups.items():
-            superseded += counts.superseded
+            replaced += counts.superseded
             owner = view.owner(group)
             if owner is None:
                 superseded += counts.outputs + counts.failed
@@ -150,6 +153,7 @@ def status_of(view: View, folder: Path) -> Status:
             completed=sum(count.completed for count in by_class.values()),
             failed=sum(count.failed for count in by_class.values()),
             superseded=superseded,
+            replaced=replaced,
             by_class=by_class,
             by_source=by_source,
             finish_reasons=dict(finish_reasons),
@@ -175,6 +179,7 @@ def _new(view: View, folder: Path) -> Status:
         completed=0,
         failed=0,
         superseded=0,
+        replaced=0,
         by_class={of.name: Count() for of in view.classes},
         by_source={source.name: Count() for source in view.sources},
         finish_reasons={},

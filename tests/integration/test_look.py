@@ -38,7 +38,7 @@ def test_status_has_the_keys_of_its_contract(done: Path) -> None:
     told = fafo_json(done, "status")
     assert list(told) == [
         "run", "status", "service", "notice", "total", "queued", "in_flight",
-        "completed", "failed", "superseded",
+        "completed", "failed", "superseded", "replaced",
         "by_class", "by_source", "finish_reasons", "empty", "servers", "away",
         "tokens", "rate", "eta", "store",
     ]  # fmt: skip

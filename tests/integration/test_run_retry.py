@@ -50,6 +50,16 @@ def completeness(folder: Path, check: int | None = None) -> dict[str, int]:
     return found
 
 
+def records(folder: Path) -> tuple[int, int, int, int]:
+    """Return what `fafo status` says of all records: none is left out, and `verify` agrees."""
+    told = fafo_json(folder, "status")
+    found = told["completed"], told["failed"], told["superseded"], told["replaced"]
+    held = fafo_json(folder, "store", "check")
+    assert sum(found) == held["outputs"] + held["failures"] - told["queued"]
+    assert completeness(folder)["superseded"] == told["superseded"]
+    return found
+
+
 def test_what_failed_is_put_back_done_and_its_history_stays(project: Path) -> None:
     refusing = Refusing()
     with serving(refusing.fault()) as server:
@@ -78,6 +88,8 @@ def test_what_failed_is_put_back_done_and_its_history_stays(project: Path) -> No
     assert "not yet" in before["message"]
     assert "rejected at engine" in fafo(project, "show", example["identity"]).stdout
     assert completeness(project, 0)["completed"] == ITEMS
+    assert records(project) == (ITEMS, 0, 0, 1)
+    assert "replaced: 1 record" in fafo(project, "status").stdout
 
 
 def test_what_fails_again_counts_its_retries(project: Path) -> None:
@@ -93,7 +105,12 @@ def test_what_fails_again_counts_its_retries(project: Path) -> None:
     assert refusing.asked == 3
     (shown,) = fafo_json(project, "show", group["examples"][0]["identity"])
     assert [before["retry"] for before in shown["history"]] == [0, 1]
-    assert fafo_json(project, "status")["failed"] == 1
+    assert records(project) == (ITEMS - 1, 1, 0, 2)
+    (project / "prompts" / "rules.md").write_text(RULES + "Be kind.\n", "utf-8")
+    build(project)
+    assert records(project) == (0, 0, ITEMS, 2), "of old work, too, one record an item counts"
+    assert fafo_json(project, "store", "compact")["superseded"] == 2
+    assert records(project) == (0, 0, ITEMS, 0)
 
 
 def test_what_waits_for_its_retry_waits_and_isnt_put_back_twice(project: Path) -> None:
@@ -106,6 +123,7 @@ def test_what_waits_for_its_retry_waits_and_isnt_put_back_twice(project: Path) -
     assert (again["put_back"], again["waiting"]) == (0, 1)
     told = fafo_json(project, "status")
     assert (told["queued"], told["completed"], told["failed"]) == (1, ITEMS - 1, 0)
+    assert records(project) == (ITEMS - 1, 0, 0, 0)
     assert told["by_class"] == {"ask": {"completed": ITEMS - 1, "failed": 0}}
     found = completeness(project)
     assert (found["failed"], found["waiting"], found["lost"], found["superseded"]) == (0, 1, 0, 0)
