@@ -50,6 +50,7 @@ class FaultServer(FakeSglang):
         self._tasks: set[asyncio.Task[None]] = set()
         self._kept: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
         self._site: web.SockSite | None = None
+        """While it listens: at the socket `_door`."""
         self._home = dict(self.model_info)
         self._begin_record()
         """`asked` and `answered` count requests by item, and warm-ups and probes by the first word of their
@@ -88,7 +89,8 @@ class FaultServer(FakeSglang):
 
     async def _listen(self) -> None:
         if self._site is None:
-            self._site = web.SockSite(self._runner, _bound(self._port))
+            self._door = _bound(self._port)
+            self._site = web.SockSite(self._runner, self._door)
             await self._site.start()
 
     async def go_away(self, seconds: float, *, cold: bool, model: str | None = None) -> None:
@@ -96,6 +98,9 @@ class FaultServer(FakeSglang):
         site, self._site = self._site, None
         if site is None:
             return  # It is away already.
+        # Python 3.11 loses a connection, and never closes it, that is being taken in as its server stops.
+        asyncio.get_running_loop().remove_reader(self._door)
+        await asyncio.sleep(0)
         await site.stop()
         server = self._runner.server
         assert server is not None

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import http.client
 import json
+import socket
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
+from tests.fault_server import FaultServer
 from tests.helpers import until
 from tests.serving import Faulty, faulty_processes, faulty_threads
 
@@ -211,3 +216,17 @@ def test_a_process_starts_dies_and_starts_again_on_its_port() -> None:
         server.start()
         assert is_sound(server)
         assert server.record().answered == {ITEM: 1}
+
+
+def test_connections_that_come_as_it_goes_away_are_taken_in_or_refused() -> None:
+    async def come_and_go(turns: int) -> None:
+        async with FaultServer() as server:
+            host, port = server.url.removeprefix("http://").split(":")
+            with closing(socket.create_connection((host, int(port)))):
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await server.go_away(0.0, cold=False)
+
+    for turns in range(5):
+        asyncio.run(come_and_go(turns))
+    gc.collect()  # A connection that nobody closed says so here.
