@@ -26,6 +26,7 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --explicit-package-bases benchmarks
 	$(BIN)/lint-imports
 	$(BIN)/deptry .
 

@@ -171,7 +171,12 @@ def fill(directory: RunDirectory, files: ResultsFiles, loader: Loader, count: in
 
     build(index, store, [], judge)
     live = Index.open(index, store, write=True)
-    spent = took(lambda: [live.merge([table], judge) for table in tables])
+
+    def merge() -> None:
+        for table in tables:
+            live.merge([table], judge)
+
+    spent = took(merge)
     live.close()
     said(f"merged segment by segment, {SEGMENT:,} records each", rate(count, spent, plain), "250,000 /CPU s")
 

@@ -22,9 +22,10 @@ from fafo_build.project.load import load_project
 from fafo_run.engines.base import Capabilities, Prefix, Request
 from fafo_run.engines.fake import FakeEngine
 from fafo_run.prompt import PromptEncoder
+from fafo_run.run.outcome import Started
 from fafo_run.run.plan import plan_run
 from fafo_run.run.state import Snapshot
-from fafo_run.run.supervisor import Started, Supervisor
+from fafo_run.run.supervisor import Supervisor
 from fafo_run.run.view import View, items, open_view
 from tests.helpers import MAIN, write_project
 

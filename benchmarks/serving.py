@@ -304,7 +304,7 @@ def sent(url: str, bill: Bill, bodies: deque[bytes], count: int, in_flight: int)
 
 def recorded(of: Any, url: str, bill: Bill, answered: list[tuple[Any, Any, bytes]]) -> list[Any]:
     """Measure what becomes of an answer, and return the records; given claims, requests and answers."""
-    from fafo_run.engines.sglang_wire import completion, reply
+    from fafo_run.engines.sglang_wire import completed, reply
     from fafo_run.run import records
 
     completions: list[Any] = []
@@ -312,10 +312,9 @@ def recorded(of: Any, url: str, bill: Bill, answered: list[tuple[Any, Any, bytes
     def decode() -> None:
         for _, request, answer in answered:
             # Whose answer it is isn't known here, and costs nothing in a run.
-            found = reply(answer, prompt_tokens=_prompt_tokens(answer), max_new_tokens=32)
-            completions.append(
-                completion(found, request, vocab_size=49152, server=url, started=1.0, seconds=1.0)
-            )
+            count = _prompt_tokens(answer)
+            found = reply(answer, prompt_tokens=count, max_new_tokens=32, vocab_size=49152)
+            completions.append(completed(found, request, server=url, started=1.0, seconds=1.0))
 
     bill.add("wire: answer", decode)
     shared = records.provenance(of, "facts")
