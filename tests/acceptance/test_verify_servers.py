@@ -28,6 +28,8 @@ NAMES = ("alpha", "beta", "gamma")
 ROWS = 24
 TOKENS = 400
 """Prefixes are longer than this."""
+LASTING = 300
+"""Rows of runs that work at the same time, however far apart they start on a busy machine."""
 CROWD = 700
 """Tokens of another tenant's prompts."""
 
@@ -68,10 +70,15 @@ def served(model: Path, folder: Path, *flags: str) -> Iterator[RealServer]:
 
 
 def project(
-    folder: Path, server: RealServer, classes: dict[str, str] = LONG, *, max_running: int = 8
+    folder: Path,
+    server: RealServer,
+    classes: dict[str, str] = LONG,
+    *,
+    rows: int = ROWS,
+    max_running: int = 8,
 ) -> Path:
     main = MAIN.replace(MODEL, str(server.model))
-    return use_all(write_project(folder, ROWS, classes=classes), [server], main, max_running=max_running)
+    return use_all(write_project(folder, rows, classes=classes), [server], main, max_running=max_running)
 
 
 def causes(told: dict[str, Any]) -> list[str]:
@@ -163,6 +170,27 @@ def test_prefixes_that_begin_alike_and_are_computed_in_chunks_reach_their_ceilin
         assert warm["cached_tokens"] == warm["ceiling_tokens"] > 2 * 64 * (len(NAMES) - 1)
         assert warm["ceiling_tokens"] % page == 0
         assert told["counters"][server.url]["agreement"] == "agree"
+
+
+def test_a_cache_that_is_too_small_for_the_prefixes_is_below(model: Path, tmp_path: Path) -> None:
+    """Three runs at once, a class each: one run takes class after class, and hardly ever needs more."""
+    with served(model, tmp_path, "--max-total-tokens", "900") as server:
+        folder = project(tmp_path / "project", server, rows=LASTING, max_running=1)
+        with ThreadPoolExecutor(len(NAMES)) as pool:
+            runs = [
+                pool.submit(fafo, folder, "run", "--quiet", "--run", name, "--class", name) for name in NAMES
+            ]
+            for run in runs:
+                run.result()
+        for name in NAMES:
+            told = fafo_json(folder, "verify", "--run", name, check=4)
+            assert told["verdict"] == "below"
+            # To each run the two others are tenants.
+            assert causes(told) == ["hit_rate", "evicted", "another_tenant"]
+            (line,) = details(told, "evicted")
+            assert "its cache holds 900 tokens" in line
+            dropped = told["counters"][server.url]["server"]["evicted_tokens"]
+            assert dropped > ROWS * TOKENS and f"it dropped {dropped} tokens to make room" in line
 
 
 @contextmanager
